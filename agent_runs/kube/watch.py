@@ -129,7 +129,7 @@ class NamespaceWatch:
             while True:
                 changed.clear()
                 pods = self._known(job)
-                if unconfirmed or _lacks(pods, yielded or ()):
+                if (unconfirmed and not pods) or _lacks(pods, yielded or ()):
                     pods = await self._source.pods_of(job)
                     pause = self._timing.unlabelled_interval if pods else min(pause * 2, self._timing.max_pause)
                 if (pods or unconfirmed) if yielded is None else _versions(pods) != _versions(yielded):

@@ -26,7 +26,7 @@ from activities.stream_logs import (
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, Silence, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
@@ -42,8 +42,6 @@ from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, pod, terminated
 from tests.logs.kubelet import Log, framed
 from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, ScriptedLog
-from tests.opencode.event_lines import step_finish, step_start
-from tests.opencode.log_lines import loop, request
 from tests.support.ends import ended, over_quota
 from tests.support.lines import log_line
 from tests.support.sqlite import sqlite_store, sqlite_url

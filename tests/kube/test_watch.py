@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -15,8 +16,8 @@ from structlog.testing import capture_logs
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import JobRef
 from agent_runs.kube.client import Cluster
-from agent_runs.kube.objects import Pod
-from agent_runs.kube.watch import WatchTiming, snapshots
+from agent_runs.kube.objects import Pod, decode
+from agent_runs.kube.watch import PodWatches, WatchTiming, snapshots
 from dev_stack.cluster import EmbeddedCluster
 from tests.kube.conftest import Scripted, kubeconfig
 from tests.kube.test_client import NAMESPACE, job_manifest, start_job, wait_for_phase
@@ -363,6 +364,31 @@ async def test_a_watch_without_readers_ends_and_the_next_reader_starts_a_new_one
     api.listed = [pod(12)]
     assert (await version_reaches(client, "12"))[-1] == ["12"]
     assert api.watch_requests[2] == ("list", "")
+
+
+class LateList:
+    """Its only list arrives in the very turn of the event loop in which the wait before a read by name ends."""
+
+    async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]:  # noqa: ARG002 - the port's
+        late = time.monotonic() + 5 * QUICK.total_seconds()
+        while time.monotonic() < late:  # a busy machine: no timer fires
+            pass
+        await asyncio.sleep(0)
+        return [decode(json.dumps(pod(12)).encode(), Pod)], "12"
+
+    async def pod_events(self, *_: object, **__: object) -> AsyncGenerator[tuple[str, Pod]]:
+        await asyncio.Event().wait()
+        yield "", Pod()
+
+    async def pods_of(self, job: JobRef) -> list[Pod]:  # noqa: ARG002 - the port's
+        return [decode(json.dumps(pod(2)).encode(), Pod)]
+
+
+async def test_what_the_watch_shows_is_not_replaced_by_an_earlier_read_by_name() -> None:
+    watches = PodWatches(LateList(), TIMING)
+    async with watches.of(JOB) as states, asyncio.timeout(60):
+        assert [each.metadata.resource_version for each in await anext(states)] == ["12"]
+    await watches.close()
 
 
 async def test_500_runs_on_one_connection_each_get_their_own_pod(api: Api, scripted: Scripted, tmp_path: Path) -> None:
