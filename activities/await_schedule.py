@@ -93,7 +93,7 @@ class AwaitScheduleActivity:
                         raise replace(diagnosis, message=redaction.hide(diagnosis.message)).as_error()
                     case Waiting():
                         reason, since = redaction.hide(diagnosis.reason), diagnosis.since
-                        activity.heartbeat(StartProgress(reason=reason, scheduled=diagnosis.scheduled, since=since))
+                        activity.heartbeat(StartProgress(reason=reason, since=since))
         raise AssertionError("a watch ends only by leaving it")
 
     async def _block_replacement_pods(self, input: AwaitSchedule) -> None:

@@ -193,12 +193,10 @@ class StartProgress(Contract):
 
     Attributes:
         reason: why the agent does not run yet.
-        scheduled: a node has taken its pod.
         since: when the wait for a node, or for the start, began, by the cluster's clock.
     """
 
     reason: str = ""
-    scheduled: bool = False
     since: datetime | None = None
 
 

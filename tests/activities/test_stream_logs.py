@@ -26,7 +26,7 @@ from activities.stream_logs import (
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import JobRef, ParseTranscript, PodRef, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import Ended, JobRef, ParseTranscript, PodRef, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster

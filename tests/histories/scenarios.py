@@ -17,11 +17,12 @@ from agent_runs.contracts.errors import (
     InvalidRequest,
     PodLost,
     PodScheduleFailed,
+    PodStartFailed,
     PromptTooLarge,
     SealedFieldUnreadable,
     SessionUnavailable,
 )
-from agent_runs.contracts.messages import BudgetUse, Ended, OverQuota, Silence, StartProgress, StreamEnd
+from agent_runs.contracts.messages import BudgetUse, Ended, OverQuota, Silence, StreamEnd
 from agent_runs.contracts.outcome import Outcome, Report
 from agent_runs.contracts.request import AgentRef, RunConfig, Runtime, SessionParams, WakeContext
 from tests.support.requests import FakeRequest
@@ -103,6 +104,11 @@ def scenarios() -> dict[str, Callable[[], Scenario]]:
     """Every scenario, by the name of its history."""
     return {
         "normal": lambda: Scenario(request(), FakeActivities()),
+        "start-timeout": partial(
+            _failing,
+            "await_schedule",
+            PodStartFailed("Timed out waiting for pod containers to start (600s): phase=Pending"),
+        ),
         "unschedulable": partial(_failing, "await_schedule", PodScheduleFailed("0/3 nodes are available")),
         "request-refused": partial(_failing, "prepare_run", InvalidRequest("config.model is missing")),
         "prompt-failed": partial(_failing, "bundle_prompt", PromptTooLarge("over 1 MB")),
@@ -171,8 +177,6 @@ def _limits() -> dict[str, Callable[[], Scenario]]:
         "over-quota": lambda: Scenario(request(), FakeActivities(FakeAgent(over_quota=OverQuota(limit=1)).answers)),
         "start-hung-once": partial(_hung, then_succeeds=True),
         "start-hung-twice": partial(_hung, then_succeeds=False),
-        "schedule-timeout": partial(_never, scheduled=False),
-        "start-timeout": partial(_never, scheduled=True),
     }
 
 
@@ -189,13 +193,6 @@ def _hung(*, then_succeeds: bool) -> Scenario:
         return await agents[int(input.job.uid == "uid-2")].answers["stop_agent"](input)
 
     return Scenario(request(), FakeActivities({"stream_logs": stream, "stop_agent": stop}))
-
-
-def _never(*, scheduled: bool) -> Scenario:
-    async def wait(_input: object) -> None:
-        await until_cancelled(StartProgress(scheduled=scheduled))
-
-    return Scenario(request(schedule_timeout_sec=1, start_timeout_sec=1), FakeActivities({"await_schedule": wait}))
 
 
 # cancels

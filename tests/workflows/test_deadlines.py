@@ -9,14 +9,14 @@ from temporalio import activity
 from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
-from agent_runs.contracts.messages import OverQuota, Silence, StartProgress, StreamEnd, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import OverQuota, Silence, StreamEnd, StreamLogs, StreamProgress
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.silence import SilenceLimits
 from tests.logs.scripted_log import JOB
 from tests.logs.timed_container import TimedContainer, worker_clock
 from tests.support.requests import FakeRequest
 from tests.support.virtual_time import run_in_virtual_time
-from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent, answer_with, until_cancelled
+from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent, answer_with
 from tests.workflows.fake_worker import Handle, configured, running_worker
 
 
@@ -60,24 +60,6 @@ async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
     assert outcome.stop.killed
     assert outcome.stop.agent_stopped
     assert steps.last_input("finish").grace == timedelta()
-
-
-@pytest.mark.parametrize(("scheduled", "code"), [(False, "k8s_pod_schedule_failed"), (True, "k8s_pod_start_failed")])
-async def test_an_activity_that_does_not_return_is_ended_and_its_last_heartbeat_names_the_failure(
-    scheduled: bool, code: str, temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr("workflows.following.LONGEST_WAIT", timedelta(seconds=2))
-
-    async def wait(_input: object) -> None:
-        await until_cancelled(StartProgress(reason="an image is pulled", scheduled=scheduled))
-
-    steps = FakeActivities({"await_schedule": wait})
-    request = configured(request_of_a_run, schedule_timeout_sec=1, start_timeout_sec=1)
-    async with running_worker(temporal, queue, steps, sandboxed=False) as start:
-        outcome = await outcome_at_close(await start(request))
-    assert outcome.error_code == code
-    assert "the cluster does not say why" in (outcome.error_message or "")
-    assert steps.names[-1] == "finish"
 
 
 async def test_a_silent_agent_is_stopped_and_followed_to_its_end(
