@@ -22,16 +22,20 @@ class Driver(Protocol):
 
     def ready(self, *, may_rest: bool) -> tuple[str, ...]:
         """Words for the agent's container, before it starts."""
+        ...
 
     @property
     def reached(self) -> dict[str, str]:
         """What the driver of a turn needs to reach the agent."""
+        ...
 
     def load(self) -> Callable[[str], None]:
         """What does the turn of a folder; raises nothing."""
+        ...
 
     def rest_limit(self, keep_warm: float) -> int:
         """The limit in the order to rest."""
+        ...
 
     def take(self, directory: str, within: Callable[[float, Callable[[], bool]], bool]) -> bool:
         """Whether an agent that rests takes the next turn.
@@ -43,3 +47,4 @@ class Driver(Protocol):
         Raises:
             OSError: the agent has put something else in the place of a file.
         """
+        ...
