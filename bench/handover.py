@@ -203,7 +203,7 @@ async def open_system() -> AsyncIterator[System]:
             "TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,
             "AGENT_RUNS_TASK_QUEUE": "bench",
             "AGENT_RUNS_SEALING_KEY_FILE": str(folder / "key.json"),
-            "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{folder}/transcripts.db",
+            "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{folder}/transcripts.db",
             "AGENT_RUNS_IMAGE": "agent:bench",
             "AGENT_RUNS_DATA_ROOT": str(folder),
             "AGENT_RUNS_KUBECONFIG": str(embedded.kubeconfig_path),

@@ -60,7 +60,6 @@ async def write(store: TranscriptStore, number: int, count: int) -> None:
 async def measure(server: Postgres, runs: int, lines: int) -> Mapping[str, float]:
     """Per line, but for `seconds`, `attempts` (bytes of a run's row)."""
     store = await TranscriptStore.open(server.url())
-    await store.prepare()
     connection = await asyncpg.connect(server.url())
     before, cpu, own, began = (
         await connection.fetchrow(_SIZES),

@@ -70,7 +70,7 @@ async def system(script: str) -> AsyncIterator[System]:
             data_root=folder,
             task_queue="bench",
         )
-        store = await TranscriptStore.open(f"sqlite+aiosqlite:///{folder}/transcripts.db")
+        store = await TranscriptStore.open(f"sqlite:///{folder}/transcripts.db")
         parts.push_async_callback(store.close)
         program = folder / "bin" / "opencode"
         program.parent.mkdir()

@@ -89,7 +89,7 @@ class Addresses:
             "AGENT_RUNS_SEALING_KEY_FILE": str(self.state / "sealing-key.json"),
             "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL": self.pages,
             "AGENT_RUNS_OPERATOR_TOKEN_FILE": str(self.operator_token),
-            "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{self.state / 'transcripts.db'}",
+            "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{self.state / 'transcripts.db'}",
             "KUBECONFIG": str(self.kubeconfig),
         }
 

@@ -30,7 +30,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from agent_runs.client.outcome import RunClosed, UpdatesSpent, execute_update
 from agent_runs.client.runs import find_joined_run
 from agent_runs.client.settings import ClientSettings
-from agent_runs.client.tracing import start_header, traced
+from agent_runs.client.tracing import start_header
 from agent_runs.client.wake import Wake
 from agent_runs.contracts import updates
 from agent_runs.contracts.errors import InvalidRequest
@@ -95,7 +95,6 @@ class Ticket:
         return client.get_workflow_handle(self.workflow_id, run_id=self.workflow_run_id, result_type=Outcome)
 
 
-@traced
 async def attach(client: Client, settings: ClientSettings, wake: Wake) -> Ticket:
     """Start the run, join it, or report who holds the agent. Idempotent by Paperclip's run id.
 

@@ -193,7 +193,7 @@ class ClientSettings(BaseSettings):
     @property
     def transcripts(self) -> str:
         """URL of the transcript store; by default a SQLite file beside the sealing key."""
-        return self.transcripts_url or f"sqlite+aiosqlite:///{self.sealing_key_file.with_name(DEFAULT_STORE)}"
+        return self.transcripts_url or f"sqlite:///{self.sealing_key_file.with_name(DEFAULT_STORE)}"
 
     @property
     def transcripts_key(self) -> Path:

@@ -1,44 +1,29 @@
 """Spans of runs: Temporal's own interceptor, with what a run needs in addition. Imports OpenTelemetry.
 
-- The outcome of a run belongs to the trace in which the caller attached to it, also when no span is current by then.
-- A run that was started without a trace (by the plugin, mostly) begins one: its trace id is Temporal's run id.
+- A run that was started without a trace begins one: its trace id is Temporal's run id.
 - Texts of errors are not exported: they may quote what a library was given. See `docs/adr/0012`.
 """
 
 import asyncio
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any, Final, cast
 
-from opentelemetry import context
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.propagators.textmap import CarrierValT
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.trace import SpanKind, Status, get_current_span
+from opentelemetry.trace import Status
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from temporalio import workflow
 from temporalio.api.common.v1 import Header
-from temporalio.client import (
-    OutboundInterceptor,
-    SignalWorkflowInput,
-    StartWorkflowUpdateInput,
-    WorkflowUpdateHandle,
-)
+from temporalio.client import Client
 from temporalio.contrib.opentelemetry import TracingInterceptor, TracingWorkflowInboundInterceptor
 from temporalio.worker import WorkflowInterceptorClassInput
 
-from agent_runs.contracts.identity import WORKFLOW_TYPE
-
 SCOPE: Final = "agent_runs"
-MAX_RUNS: Final = 1000
-"""Runs whose trace a client remembers, the newest ones."""
 EXIT_TIMEOUT: Final = timedelta(seconds=2)
 _OPEN: Final[list[tuple[TracerProvider, SpanExporter]]] = []
 ATTRIBUTES: Final = frozenset(
@@ -51,17 +36,12 @@ ATTRIBUTES: Final = frozenset(
 
 
 class RunTracing(TracingInterceptor):
-    """The interceptor of a traced client and of its workers; a `RunTracer`."""
+    """The interceptor of a traced client and of its workers."""
 
     def __init__(self, provider: TracerProvider) -> None:
         """Trace with this provider. The process's global one is not touched."""
         super().__init__(provider.get_tracer(SCOPE))
         self.text_map_propagator = TraceContextTextMapPropagator()  # without the caller's baggage: histories last
-        self._runs: OrderedDict[str, Context] = OrderedDict()
-
-    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
-        """Continue the trace of an attach in the updates and signals that follow."""
-        return _Continuing(super().intercept_client(next), self)
 
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
@@ -69,54 +49,13 @@ class RunTracing(TracingInterceptor):
         super().workflow_interceptor_class(input)
         return _RunWorkflowTracing
 
-    @contextmanager
-    def attaching(self, workflow_id: str) -> Iterator[Callable[[str], None]]:
-        attributes = {"temporalWorkflowID": workflow_id}
-        name = f"Attach:{WORKFLOW_TYPE}"
-        with self.tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=attributes):
-            trace = context.get_current()
-            yield lambda run_id: self._remember(run_id, trace)
-
-    def header(self) -> Header:
-        """The header that carries the current span; see `RunTracer`."""
-        carrier = self._carrier({})
-        return Header(fields={self.header_key: self.payload_converter.to_payloads([carrier])[0]})
-
-    @contextmanager
-    def continued(self, run_id: str | None) -> Iterator[None]:
-        """The trace in which this client attached to the run, unless the caller has a span of its own."""
-        trace = self._runs.get(run_id or "")
-        if trace is None or get_current_span().get_span_context().is_valid:
-            yield
-            return
-        token = context.attach(trace)
-        try:
-            yield
-        finally:
-            context.detach(token)
-
-    def _carrier(self, carrier: MutableMapping[str, CarrierValT]) -> MutableMapping[str, CarrierValT]:
+    def header(self) -> Header | None:
+        """The header that carries the current span into a workflow; None: no span is current."""
+        carrier: dict[str, str] = {}
         self.text_map_propagator.inject(carrier)
-        return carrier
-
-    def _remember(self, run_id: str, trace: Context) -> None:
-        self._runs[run_id] = trace
-        if len(self._runs) > MAX_RUNS:
-            self._runs.popitem(last=False)
-
-
-class _Continuing(OutboundInterceptor):
-    def __init__(self, inner: OutboundInterceptor, tracing: RunTracing) -> None:
-        super().__init__(inner)
-        self._tracing = tracing
-
-    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> WorkflowUpdateHandle[Any]:
-        with self._tracing.continued(input.run_id):
-            return await super().start_workflow_update(input)
-
-    async def signal_workflow(self, input: SignalWorkflowInput) -> None:
-        with self._tracing.continued(input.run_id):
-            await super().signal_workflow(input)
+        if not carrier:
+            return None
+        return Header(fields={self.header_key: self.payload_converter.to_payloads([carrier])[0]})
 
 
 class _RunWorkflowTracing(TracingWorkflowInboundInterceptor):
@@ -164,6 +103,12 @@ def _without_texts(span: ReadableSpan) -> ReadableSpan:
 
 def _listed(attributes: Any) -> dict[str, Any]:
     return {name: value for name, value in (attributes or {}).items() if name in ATTRIBUTES}
+
+
+def start_header(client: Client) -> Header | None:
+    """The header of a start by this client; None: it is not traced, or no span is current."""
+    tracing = next((each for each in client.config()["interceptors"] if isinstance(each, RunTracing)), None)
+    return None if tracing is None else tracing.header()
 
 
 @cache

@@ -4,24 +4,15 @@ The start of a run is a raw request, which Temporal's interceptor does not see; 
 of OpenTelemetry is imported here: without its variables a process never loads it.
 """
 
-from __future__ import annotations
-
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import wraps
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from temporalio.api.common.v1 import Header
 from temporalio.client import Client, Interceptor
 
-from agent_runs.contracts.identity import workflow_id
-
-if TYPE_CHECKING:  # a wake needs what checks and seals requests
-    from agent_runs.client.attach import Ticket
-    from agent_runs.client.settings import ClientSettings
-    from agent_runs.client.wake import Wake
+from agent_runs.client.settings import ClientSettings
 
 DISABLED: Final = "OTEL_SDK_DISABLED"
 EXPORTER: Final = "OTEL_TRACES_EXPORTER"
@@ -35,19 +26,6 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 class UnusableTracing(Exception):
     """An `OTEL_*` variable asks for something that cannot be done. One line per variable with the remedy."""
-
-
-@runtime_checkable
-class RunTracer(Protocol):
-    """What a traced client's interceptor can do in addition; see `agent_runs.client.spans`."""
-
-    def attaching(self, workflow_id: str) -> AbstractContextManager[Callable[[str], None]]:
-        """A span of an attach; to be called with the run id that the attach found, so that its outcome continues."""
-        ...
-
-    def header(self) -> Header:
-        """The header that carries the current span into a workflow."""
-        ...
 
 
 def is_traced(environment: Mapping[str, str]) -> bool:
@@ -89,30 +67,7 @@ async def close() -> None:
         await spans.close()
 
 
-Attach: TypeAlias = "Callable[[Client, ClientSettings, Wake], Awaitable[Ticket]]"
-
-
-def traced(attach: Attach) -> Attach:
-    """Put a span around an attach, if the client is traced."""
-
-    @wraps(attach)
-    async def with_span(client: Client, settings: ClientSettings, wake: Wake) -> Ticket:
-        tracer = _tracer(client)
-        if tracer is None:
-            return await attach(client, settings, wake)
-        with tracer.attaching(workflow_id(wake.start.agent_id)) as found:
-            ticket = await attach(client, settings, wake)
-            found(ticket.workflow_run_id)
-            return ticket
-
-    return with_span
-
-
 def start_header(client: Client) -> Header | None:
-    """The header of a start: it carries the span of the attach into the workflow."""
-    tracer = _tracer(client)
-    return None if tracer is None else tracer.header()
-
-
-def _tracer(client: Client) -> RunTracer | None:
-    return next((found for found in client.config()["interceptors"] if isinstance(found, RunTracer)), None)
+    """The header of a start: it carries the caller's current span into the workflow."""
+    spans = sys.modules.get("agent_runs.client.spans")
+    return None if spans is None else spans.start_header(client)

@@ -7,9 +7,9 @@ that the store is unavailable rather than that the query is wrong.
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
@@ -34,7 +34,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
@@ -54,8 +54,8 @@ READER_THREADS: Final = 4
 CONNECTIONS: Final = 10
 """A process's connections to PostgreSQL at the most, by default."""
 MIN_CONNECTIONS: Final = 4
-_OWN_PURPOSE: Final = 2
-"""Of them outside of the pool: one for announcements, one for changes of the schema and of partitions."""
+_OWN_PURPOSE: Final = 1
+"""Of them outside of the pool: for changes of the schema."""
 
 _Columns = TypeVarTuple("_Columns")
 _Result = TypeVar("_Result")
@@ -72,7 +72,6 @@ _OUTAGE_STATES: Final = (
     *("08", "53", "57", "58", "XX"),  # connection, resources, an operator's shutdown, disk, damage
     *("40", "55"),  # another transaction won
     *("25006", "28", "3D", "42501", "42P01"),  # a standby; missing credentials, database, privileges or table
-    "23514",  # no partition for a row; there are no other checks
 )
 """Prefixes of the SQLSTATEs that an administrator can fix.
 
@@ -104,11 +103,6 @@ class Database:
         """Whether a writing transaction is always the only one, so that it need not lock the rows it reads."""
         return _is_sqlite(self._url)
 
-    @property
-    def partitioned(self) -> bool:
-        """Whether lines are in partitions by day, and changes are announced to other processes."""
-        return not _is_sqlite(self._url)
-
     async def close(self) -> None:
         """Close the connections once no work uses them."""
         while self._running:
@@ -131,31 +125,10 @@ class Database:
         """Fetch all rows of a SELECT. Raises as `write`."""
         return await self.read(lambda connection: connection.execute(query).all())
 
-    @asynccontextmanager
-    async def schema_change(self) -> AsyncIterator[AsyncConnection]:
-        """A writing transaction for changes of the schema, without a limit on the duration of a statement."""
-        engine = _engine(self._url, poolclass=NullPool, statement_timeout=None).execution_options(writing=True)
-        try:
-            with _naming_outages(self._url):
-                async with engine.begin() as connection:
-                    yield connection
-        finally:
-            await engine.dispose()
-
-    @asynccontextmanager
-    async def without_transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A connection of PostgreSQL whose statements commit one by one, without a limit on their duration."""
-        engine = self.dedicated_engine()
-        try:
-            with _naming_outages(self._url):
-                async with engine.connect() as connection:
-                    yield await connection.execution_options(isolation_level="AUTOCOMMIT")
-        finally:
-            await engine.dispose()
-
-    def dedicated_engine(self) -> AsyncEngine:
-        """An engine without a pool or a limit on the duration of a statement."""
-        return _engine(self._url, poolclass=NullPool, statement_timeout=None)
+    async def change_schema(self, work: Work[None]) -> None:
+        """Run `work` in a writing transaction without a limit on the duration of a statement. Raises as `write`."""
+        with _naming_outages(self._url):
+            await self.shielded(self._engine.change_schema(work))
 
     def bulk_insert(self, statement: Insert, *columns: Column[Any]) -> BulkInsert:
         """An insert of any number of rows with these columns of the statement's table."""
@@ -219,15 +192,16 @@ class _DialectEngine(Protocol):
 
     async def read(self, query: Work[_Result]) -> _Result: ...
 
+    async def change_schema(self, work: Work[None]) -> None: ...
+
     async def close(self) -> None: ...
 
 
 class _PostgresEngine:
-    """PostgreSQL."""
-
     def __init__(self, url: URL, connections: int) -> None:
         pool = max(connections, MIN_CONNECTIONS) - _OWN_PURPOSE
-        self._engine = _engine(url, pool_size=pool, max_overflow=0)
+        self._url = url
+        self._engine = _postgres_engine(url, STATEMENT_TIMEOUT, pool_size=pool, max_overflow=0)
 
     async def write(self, work: Work[_Result]) -> _Result:
         async with self._engine.begin() as connection:
@@ -236,6 +210,14 @@ class _PostgresEngine:
     async def read(self, query: Work[_Result]) -> _Result:
         async with self._engine.connect() as connection:
             return await connection.run_sync(query)
+
+    async def change_schema(self, work: Work[None]) -> None:
+        engine = _postgres_engine(self._url, None, poolclass=NullPool)
+        try:
+            async with engine.begin() as connection:
+                await connection.run_sync(work)
+        finally:
+            await engine.dispose()
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -246,7 +228,7 @@ class _SqliteEngine:
 
     def __init__(self, url: URL) -> None:
         _keep_private(Path(str(url.database)))
-        self._engine = _with_pragmas(create_engine(url.set(drivername="sqlite"), **_sqlite_options()))
+        self._engine = _with_pragmas(create_engine(url, **_sqlite_options()))
         self._connection: Connection | None = None  # the writer's: taking one from the pool costs as much as its work
         self._writer = ThreadPoolExecutor(1, "transcripts-writer")
         self._readers = ThreadPoolExecutor(READER_THREADS, "transcripts-reader")
@@ -262,6 +244,9 @@ class _SqliteEngine:
                 raise
 
         return await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
+
+    async def change_schema(self, work: Work[None]) -> None:
+        await self.write(work)
 
     def _writing_connection(self) -> Connection:
         if self._connection is None:
@@ -291,7 +276,7 @@ class _SqliteEngine:
 
 
 def parse_url(url: str) -> URL:
-    """Parse a store's URL, and set the asynchronous driver of its dialect.
+    """Parse a store's URL, and set the driver of its dialect.
 
     Raises:
         ValueError: not a URL of a supported database. The text names the remedy and never quotes the URL: it may hold
@@ -305,18 +290,14 @@ def parse_url(url: str) -> URL:
         case "sqlite":
             if parsed.database in (None, "", ":memory:"):
                 raise ValueError("the transcript store's URL names no file: write sqlite:///FILE")
-            return parsed.set(drivername="sqlite+aiosqlite")
+            return parsed.set(drivername="sqlite")
         case "postgresql":
             return parsed.set(drivername="postgresql+asyncpg")
         case other:
             raise ValueError(f"{other} is not supported: write sqlite:///FILE or postgresql://…")
 
 
-def _engine(url: URL, *, statement_timeout: timedelta | None = STATEMENT_TIMEOUT, **options: Any) -> AsyncEngine:
-    if _is_sqlite(url):
-        engine = create_async_engine(url, **_sqlite_options(), **options)
-        _with_pragmas(engine.sync_engine)
-        return engine
+def _postgres_engine(url: URL, statement_timeout: timedelta | None, **options: Any) -> AsyncEngine:
     limits = {
         "timeout": CONNECT_TIMEOUT.total_seconds(),
         "command_timeout": statement_timeout and statement_timeout.total_seconds(),

@@ -1,11 +1,10 @@
 """Live reading: pages of an attempt's lines as they arrive, until the attempt is over.
 
 Writers in the same process wake the reader at once and give it the lines they have stored
-(`agent_runs.transcripts.notifier`). Of lines that another process writes the reader is woken, too, on PostgreSQL; on
-SQLite they are found by querying every `poll`. Nothing is queued for a reader, so a slow one costs no memory.
+(`agent_runs.transcripts.notifier`). Lines that another process writes are found by querying every `poll`. Nothing is
+queued for a reader, so a slow one costs no memory.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 
@@ -55,12 +54,4 @@ async def pages(
         after = page[-1].sequence if page else after
         yield page
         if not page:
-            queried_at = _now()
             await notifier.wait_for_change(seen, poll)
-            while notifier.changes == seen and _now() - queried_at < notifier.recheck().total_seconds():
-                yield []
-                await notifier.wait_for_change(seen, poll)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -13,19 +13,14 @@ TAIL_BYTES: Final = 256 * 1024
 
 
 class AttemptNotifier:
-    """Announces the changes that this process makes to one attempt, or hears of from others.
-
-    Args:
-        recheck: how long a reader may trust that changes of other processes would have been announced here; for ever
-            zero where they are not.
+    """Announces the changes that this process makes to one attempt.
 
     Attributes:
         changes: counts every change.
         store_changes: counts the changes that are not lines, such as the receipt: readers must query the store.
     """
 
-    def __init__(self, recheck: Callable[[], timedelta] = timedelta) -> None:
-        self.recheck = recheck
+    def __init__(self) -> None:
         self.changes = 0
         self.store_changes = 0
         self._changed = asyncio.Condition()

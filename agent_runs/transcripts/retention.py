@@ -1,4 +1,4 @@
-"""Purges old transcripts, a page at a time, so that no run waits for more than one page, and makes partitions ahead.
+"""Purges old transcripts, a page at a time, so that no run waits for more than one page.
 
 Age is that of the last line. A sealed attempt is purged after the configured retention. An unsealed one may still be
 written by an agent that has been silent for long, so it is purged only when no agent can be at work on it any more.
@@ -31,14 +31,6 @@ class Purgeable(Protocol):
         """Delete a page of an expired transcript; None: nothing is expired."""
         ...
 
-    async def drop_partitions(self, expiry: Expiry) -> int:
-        """Drop the partitions of days whose transcripts are expired; returns how many."""
-        ...
-
-    async def prepare(self) -> None:
-        """Make partitions for the next days."""
-        ...
-
     async def forget_revocations(self, before: datetime) -> None:
         """Delete revocations of links from before this time."""
         ...
@@ -51,7 +43,6 @@ class PurgeResult:
     attempts: int = 0
     lines: int = 0
     bytes: int = 0
-    partitions: int = 0
 
 
 async def purge(store: Purgeable, retention: timedelta, now: datetime) -> PurgeResult:
@@ -69,7 +60,6 @@ async def purge(store: Purgeable, retention: timedelta, now: datetime) -> PurgeR
         result.lines += page.lines
         result.bytes += page.bytes
         await asyncio.sleep(0)  # waiting writers first
-    result.partitions = await store.drop_partitions(expiry)
     await store.forget_revocations(now - max(retention, LINK_LIFETIME))
     return result
 
@@ -78,10 +68,10 @@ async def purge(store: Purgeable, retention: timedelta, now: datetime) -> PurgeR
 async def purging(
     store: Purgeable, retention: timedelta | None, interval: timedelta = PURGE_INTERVAL
 ) -> AsyncIterator[None]:
-    """Purge now and every `interval`, until the block ends. Without a retention nothing is purged.
-
-    On PostgreSQL also make partitions ahead of time.
-    """
+    """Purge now and every `interval`, until the block ends. Without a retention nothing is purged."""
+    if retention is None:
+        yield
+        return
     task = asyncio.create_task(_purge_periodically(store, retention, interval), name="purge transcripts")
     try:
         yield
@@ -91,14 +81,13 @@ async def purging(
             await task
 
 
-async def _purge_periodically(store: Purgeable, retention: timedelta | None, interval: timedelta) -> None:
+async def _purge_periodically(store: Purgeable, retention: timedelta, interval: timedelta) -> None:
     while True:
         try:
-            await store.prepare()
-            purged = PurgeResult() if retention is None else await purge(store, retention, datetime.now(UTC))
+            purged = await purge(store, retention, datetime.now(UTC))
         except TranscriptsUnavailable as error:
             log.warning("transcripts.purge_failed", error=str(error))
         else:
-            if purged.attempts or purged.partitions:
+            if purged.attempts:
                 log.info("transcripts.purged", **asdict(purged))
         await asyncio.sleep(interval.total_seconds())

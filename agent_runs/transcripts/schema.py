@@ -1,8 +1,7 @@
 """The tables, for every dialect: lines, one row per attempt with its running counts and its writer, revoked links.
 
-On PostgreSQL the lines are partitioned by the day on which their attempt was opened. The day is stored with the
-attempt, so the same line is never in two partitions. `run` is `RunKey.name`. `migrations` upgrades an older database to
-this. Times are whole microseconds since the epoch: exact, ordered and the same in SQLite and PostgreSQL.
+`run` is `RunKey.name`. `migrations` upgrades an older database to this. Times are whole microseconds since the epoch:
+exact, ordered and the same in SQLite and PostgreSQL.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -60,7 +59,6 @@ attempts = Table(
     Column("writer_run_id", Text, nullable=False, server_default=text("''")),
     Column("writer_since", Instant, nullable=False, server_default="0"),
     Column("writer_number", BigInteger, nullable=False, server_default="0"),
-    Column("day", Integer, nullable=False, server_default="0"),
     Column("input_tokens", BigInteger),
     Column("cached_tokens", BigInteger),
     Column("output_tokens", BigInteger),
@@ -69,8 +67,7 @@ attempts = Table(
     Column("model", Text),
     Column("last_output", Text),
 )
-"""`day` is that of the attempt's opening, in days since the epoch: where PostgreSQL has its lines. What follows it is
-`agent_runs.transcripts.usage`."""
+"""What follows the writer is `agent_runs.transcripts.usage`."""
 Index("attempts_by_opening", attempts.c.opened_at)
 """Of a column that never changes: updates of a row then cost PostgreSQL no write to an index."""
 
@@ -81,27 +78,3 @@ revocations = Table(
     Column("revoked_at", Instant, nullable=False),
 )
 """Links to a run that were created until this time open nothing."""
-
-partitioned = MetaData()
-"""The same tables for PostgreSQL."""
-
-lines_by_day = Table(
-    "lines",
-    partitioned,
-    Column("run", Text, primary_key=True),
-    Column("attempt", Integer, primary_key=True, autoincrement=False),
-    Column("day", Integer, primary_key=True, autoincrement=False),
-    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-    Column("stream", Text, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-    Column("terminated", Boolean, nullable=False),
-    Column("at", Instant, nullable=False),
-    postgresql_partition_by="RANGE (day)",
-)
-Index("attempts_by_day", attempts.to_metadata(partitioned).c.day)
-revocations.to_metadata(partitioned)
-
-
-def metadata_of(dialect: str) -> MetaData:
-    """The tables of SQLite or PostgreSQL."""
-    return partitioned if dialect == "postgresql" else metadata

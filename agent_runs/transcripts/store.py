@@ -18,13 +18,11 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Integer,
     Row,
     and_,
     delete,
     func,
     insert,
-    literal_column,
     or_,
     select,
     tuple_,
@@ -35,15 +33,13 @@ from agent_runs.contracts.errors import RunError, TranscriptFenced, TranscriptSe
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
-from agent_runs.transcripts import partitions
-from agent_runs.transcripts.announcements import Announcements, name_of
 from agent_runs.transcripts.database import CONNECTIONS, Database, Insert, Work
 from agent_runs.transcripts.fleet import FleetQueries
 from agent_runs.transcripts.group_commit import GroupCommit
 from agent_runs.transcripts.lines import LINE_BYTES, Line, page_end, stored_size
 from agent_runs.transcripts.migrations import migrate
 from agent_runs.transcripts.notifier import AttemptNotifier
-from agent_runs.transcripts.schema import EPOCH, attempts, lines, lines_by_day, revocations
+from agent_runs.transcripts.schema import EPOCH, attempts, lines, revocations
 from agent_runs.transcripts.usage import COLUMNS as USAGE
 from agent_runs.transcripts.usage import UNCHANGED, StoredUsage
 
@@ -151,7 +147,6 @@ class _Batch:
             "lines": 0,
             "bytes": 0,
             "opened_at": now,
-            "day": partitions.day_of(now),
             "writer_run_id": self.writer.run_id,
             "writer_since": self.writer.since,
             "writer_number": self.writer.number,
@@ -173,7 +168,6 @@ class _AttemptState:
     writer: Writer
     sealed: bool
     last: int
-    day: int
     added: dict[int, Line] = field(default_factory=dict)
     usage: StoredUsage | None = None
 
@@ -186,12 +180,11 @@ class _AttemptState:
         number: int,
         by: str,
         receipt: str | None,
-        day: int,
         highest: int | None,
     ) -> Self:
         """The columns of `_STATE_COLUMNS`, times in microseconds."""
         writer = Writer(EPOCH + timedelta(microseconds=since), number, by)
-        return cls((run, attempt), writer, sealed=receipt is not None, last=highest or 0, day=day)
+        return cls((run, attempt), writer, sealed=receipt is not None, last=highest or 0)
 
     def fence(self, writer: Writer) -> TranscriptFenced | None:
         if writer >= self.writer:
@@ -227,7 +220,6 @@ class _AttemptState:
             yield {
                 "run": run,
                 "attempt": attempt,
-                "day": self.day,
                 "sequence": line.sequence,
                 "stream": line.stream,
                 "data": line.data,
@@ -254,11 +246,9 @@ class _AttemptState:
 _IDENTITY: Final = ("run", "attempt", "agent_id", "company_id", "lines", "bytes")
 _WRITER: Final = ("writer_run_id", "writer_since", "writer_number")
 _WRITER_ORDER: Final = tuple_(attempts.c.writer_since, attempts.c.writer_number)
-_LINE_DAY: Final[Any] = literal_column("lines.day", Integer)
-"""Of PostgreSQL's lines only."""
 _STATE_COLUMNS: Final = (
     *(attempts.c.run, attempts.c.attempt, attempts.c.writer_since, attempts.c.writer_number),
-    *(attempts.c.writer_run_id, attempts.c.receipt, attempts.c.day),
+    *(attempts.c.writer_run_id, attempts.c.receipt),
 )
 
 
@@ -266,27 +256,22 @@ class _Statements:
     """The statements of a writing transaction, built once: SQLAlchemy builds one slower than SQLite runs it."""
 
     def __init__(self, database: Database) -> None:
-        table = lines_by_day if database.partitioned else lines
-        self.add_lines = database.bulk_insert(database.insert(table), *table.c)
-        self.set_writer = database.bulk_insert(
-            _set_writer(database.insert(attempts)), *_columns("opened_at", "day", *_WRITER)
-        )
+        self.add_lines = database.bulk_insert(database.insert(lines), *lines.c)
+        self.set_writer = database.bulk_insert(_set_writer(database.insert(attempts)), *_columns("opened_at", *_WRITER))
         counted = _columns("first_at", "last_at", *USAGE)
         self.add_counts = database.bulk_insert(_add_counts(database.insert(attempts)), *counted)
         ids = database.among((attempts.c.run, attempts.c.attempt), "ids")
-        highest = _highest(partitioned=database.partitioned)
-        states = select(database.packed(*_STATE_COLUMNS, highest)).where(ids)
+        states = select(database.packed(*_STATE_COLUMNS, _highest())).where(ids)
         self.attempt_states = database.packed_query(states, "ids")
 
 
-def _highest(*, partitioned: bool) -> ColumnElement[int | None]:
+def _highest() -> ColumnElement[int | None]:
     """An attempt's last sequence: one step in the primary key's index.
 
     Correct also while workers write that know no writer columns.
     """
     of_attempt = lines.c.run == attempts.c.run, lines.c.attempt == attempts.c.attempt
-    of_day = [attempts.c.day == _LINE_DAY] if partitioned else []
-    return select(func.max(lines.c.sequence)).where(*of_attempt, *of_day).correlate(attempts).scalar_subquery()
+    return select(func.max(lines.c.sequence)).where(*of_attempt).correlate(attempts).scalar_subquery()
 
 
 def _columns(*names: str) -> Iterator[Column[Any]]:
@@ -326,8 +311,6 @@ class TranscriptStore:
     def __init__(self, database: Database, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._database = database
         self._clock = clock
-        self._days: set[int] = set()
-        """Days that are known to have partitions."""
         self._sql = _Statements(database)
         self._write_lock = asyncio.Lock()
         self._appends = GroupCommit(
@@ -339,12 +322,6 @@ class TranscriptStore:
             pause=BATCH_DELAY,
         )
         self._notifiers: WeakValueDictionary[_Id, AttemptNotifier] = WeakValueDictionary()
-        self._named_notifiers: WeakValueDictionary[str, AttemptNotifier] = WeakValueDictionary()
-        self._announcements = (
-            Announcements(database.dedicated_engine(), changed=self._wake, reconnected=self._wake_all)
-            if database.partitioned
-            else None
-        )
 
     @classmethod
     async def open(
@@ -378,8 +355,6 @@ class TranscriptStore:
     async def close(self) -> None:
         """Close the connections."""
         await self._appends.idle()
-        if self._announcements is not None:
-            await self._announcements.close()
         await self._database.close()
 
     async def open_run(self, run: RunKey, by: str) -> str:
@@ -397,7 +372,6 @@ class TranscriptStore:
             maker: str = connection.execute(recorded).scalar_one()
             return maker
 
-        await self._make_partitions()
         return await self._write(write)
 
     async def claim(self, key: AttemptKey, writer: Writer) -> None:
@@ -407,7 +381,6 @@ class TranscriptStore:
             TranscriptFenced: a later writer has claimed it.
         """
         batch = _Batch(key, (), writer)
-        await self._make_partitions()
         states = await self._write(lambda connection: self._lock_attempts(connection, [batch]))
         if fenced := states[batch.id].fence(writer):
             raise fenced
@@ -426,32 +399,27 @@ class TranscriptStore:
         """
         if not batch and usage is None:
             return 0
-        await self._make_partitions()
         added = await self._appends.submit(_Batch(key, batch, writer, usage))
         if isinstance(added, Exception):
             raise added
-        if added.lines:
-            self._announce(key)
-            if (notifier := self._existing_notifier(key)) is not None:
-                await notifier.announce(added.lines, added.before)
+        if added.lines and (notifier := self._existing_notifier(key)) is not None:
+            await notifier.announce(added.lines, added.before)
         return len(added.lines)
 
     async def last(self, key: AttemptKey) -> int | None:
         """The highest sequence stored: where to resume. None before the first line."""
 
-        def fetch(connection: Connection, of_attempt: _Conditions) -> int | None:
-            highest: int | None = connection.execute(select(func.max(lines.c.sequence)).where(*of_attempt)).scalar()
-            return highest
-
-        return await self._of_attempt(key, fetch)
+        ((highest,),) = await self._database.rows(select(func.max(lines.c.sequence)).where(*_of(key, lines.c)))
+        return highest
 
     async def read(
         self, key: AttemptKey, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
     ) -> list[Line]:
         """The next page in order of sequence: at most `limit` lines of `max_bytes` together, but at least one."""
 
-        def fetch(connection: Connection, of_attempt: _Conditions) -> Sequence[Row[int, str, bytes, bool, datetime]]:
-            later = *of_attempt, lines.c.sequence > after
+        later = *_of(key, lines.c), lines.c.sequence > after
+
+        def fetch(connection: Connection) -> Sequence[Row[int, str, bytes, bool, datetime]]:
             sizes_query = select(lines.c.sequence, func.length(lines.c.data)).where(*later).order_by(lines.c.sequence)
             sizes = connection.execute(sizes_query.limit(limit))
             until = page_end(((sequence, size) for sequence, size in sizes), max_bytes)
@@ -460,22 +428,7 @@ class TranscriptStore:
             page = select(*_LINE).where(*later, lines.c.sequence <= until).order_by(lines.c.sequence)
             return connection.execute(page).all()
 
-        return [_line(row) for row in await self._of_attempt(key, fetch)]
-
-    async def _of_attempt(self, key: AttemptKey, fetch: "Callable[[Connection, _Conditions], _Result]") -> _Result:
-        """Read from an attempt's lines. On PostgreSQL only from the partition that the attempt's row names."""
-        conditions = _of(key, lines.c)
-        if not self._database.partitioned:
-            return await self._database.read(lambda connection: fetch(connection, conditions))
-
-        def read(connection: Connection) -> _Result:
-            day = _day(connection, key)
-            while True:
-                result = fetch(connection, (*conditions, day == _LINE_DAY))
-                if result or day == (day := _day(connection, key)):  # retention may just have moved the lines
-                    return result
-
-        return await self._database.read(read)
+        return [_line(row) for row in await self._database.read(fetch)]
 
     async def attempts(self, run: RunKey) -> list[int]:
         """The attempts that were claimed, wrote or were sealed, ascending."""
@@ -558,7 +511,6 @@ class TranscriptStore:
         Raises:
             TranscriptFenced: a later writer has claimed the attempt.
         """
-        await self._make_partitions()
         batch = _Batch(key, (), writer)
         record = update(attempts).where(*_of(key, attempts.c), attempts.c.receipt.is_(None))
 
@@ -569,7 +521,6 @@ class TranscriptStore:
             connection.execute(record.values(receipt=receipt.model_dump_json()))
 
         await self._write(write)
-        self._announce(key)
         if (notifier := self._existing_notifier(key)) is not None:
             await notifier.announce()
         return await self.receipt(key) or receipt
@@ -582,30 +533,7 @@ class TranscriptStore:
 
     def notifier(self, key: AttemptKey) -> AttemptNotifier:
         """The notifier of the changes that this process makes to the attempt; keep a reference while waiting."""
-        id_ = key.run.name, key.attempt
-        if self._announcements is None:
-            return self._notifiers.setdefault(id_, AttemptNotifier())
-        self._announcements.start()
-        notifier = self._notifiers.setdefault(id_, AttemptNotifier(lambda: self._recheck))
-        return self._named_notifiers.setdefault(name_of(*id_), notifier)
-
-    @property
-    def _recheck(self) -> timedelta:
-        return timedelta() if self._announcements is None else self._announcements.recheck
-
-    def _announce(self, key: AttemptKey) -> None:
-        """Announce a change to other processes."""
-        if self._announcements is not None:
-            self._announcements.announce(key.run.name, key.attempt)
-
-    async def _wake(self, names: Iterable[str]) -> None:
-        """Wake the readers of attempts that another process has changed."""
-        for name in names:
-            if (notifier := self._named_notifiers.get(name)) is not None:
-                await notifier.announce()
-
-    async def _wake_all(self) -> None:
-        await self._wake(list(self._named_notifiers))
+        return self._notifiers.setdefault((key.run.name, key.attempt), AttemptNotifier())
 
     def _existing_notifier(self, key: AttemptKey) -> AttemptNotifier | None:
         """The attempt's notifier, if it has readers."""
@@ -616,32 +544,7 @@ class TranscriptStore:
 
         A reader in the middle of it reaches its end early. SQLite's file keeps its size and reuses the space.
         """
-        if not self._database.partitioned:
-            return await self._write(lambda connection: _purge_page(connection, expiry))
-        return await self._write(
-            lambda connection: _purge_page(connection, expiry, partitions.KEPT) or _purge_attempts(connection, expiry)
-        )
-
-    async def prepare(self) -> None:
-        """Make the partitions of the next days, long before their first line."""
-        self._days.clear()
-        await self._make_partitions()
-
-    async def drop_partitions(self, expiry: Expiry) -> int:
-        """Drop the partitions of days whose transcripts are expired; returns how many."""
-        if not self._database.partitioned:
-            return 0
-        async with self._database.without_transaction() as connection:
-            return await partitions.drop_expired(connection, expiry.sealed)
-
-    async def _make_partitions(self) -> None:
-        """Make sure that an attempt that is opened now has a partition. Costs a query every few days."""
-        today = partitions.day_of(self._clock())
-        if not self._database.partitioned or {today, today + 1} <= self._days:
-            return
-        days = set(range(today, today + partitions.AHEAD + 1))
-        await self._write(lambda connection: partitions.create_missing(connection, days))
-        self._days |= days
+        return await self._write(lambda connection: _purge_page(connection, expiry))
 
     async def _write(self, work: Work[_Result]) -> _Result:
         """Run a transaction while this process writes nothing else."""
@@ -654,11 +557,7 @@ class TranscriptStore:
 
     async def _append_all(self, batches: Sequence["_Batch"]) -> list[_Added | RunError | ValueError]:
         """Append in one transaction; returns the added lines, or why there are none, batch by batch."""
-        try:
-            return await self._database.write(lambda connection: self._append(connection, batches))
-        except TranscriptsUnavailable:
-            self._days.clear()  # the cause may be a partition that is missing: the next call makes it
-            raise
+        return await self._database.write(lambda connection: self._append(connection, batches))
 
     def _append(self, connection: Connection, batches: Sequence["_Batch"]) -> list[_Added | RunError | ValueError]:
         """Insert the new lines of all batches."""
@@ -667,7 +566,7 @@ class TranscriptStore:
         for batch in batches:
             attempt = states[batch.id]
             fenced = attempt.fence(batch.writer)
-            stored = _stored(connection, batch, attempt, partitioned=self._database.partitioned)
+            stored = _stored(connection, batch, attempt)
             results.append(fenced or attempt.add(batch.lines, stored))
             if isinstance(results[-1], _Added):
                 attempt.usage = batch.usage or attempt.usage
@@ -708,17 +607,14 @@ class TranscriptStore:
         return {(row[0], row[1]): _AttemptState.from_row(*row) for row in rows or []}
 
 
-def _stored(
-    connection: Connection, batch: "_Batch", attempt: "_AttemptState", *, partitioned: bool
-) -> dict[int, Line | None]:
+def _stored(connection: Connection, batch: "_Batch", attempt: "_AttemptState") -> dict[int, Line | None]:
     """Which of the batch's lines are stored already; with their contents when these must be compared."""
     old = [line.sequence for line in batch.lines if line.sequence <= attempt.last]
     if not old:
         return {}
-    of_attempt = *_of(batch.key, lines.c), *([attempt.day == _LINE_DAY] if partitioned else [])
     stored: dict[int, Line | None] = {}
     for start in range(0, len(old), PAGE_LINES):
-        condition = *of_attempt, lines.c.sequence.in_(old[start : start + PAGE_LINES])
+        condition = *_of(batch.key, lines.c), lines.c.sequence.in_(old[start : start + PAGE_LINES])
         if attempt.sealed:
             rows = connection.execute(select(*_LINE).where(*condition))
             stored |= {line.sequence: line for line in map(_line, rows)}
@@ -733,31 +629,14 @@ def _expired(expiry: Expiry) -> ColumnElement[bool]:
     return or_(age < expiry.all, and_(attempts.c.receipt.is_not(None), age < expiry.sealed))
 
 
-def _purge_attempts(connection: Connection, expiry: Expiry) -> PurgedPage | None:
-    """Delete expired attempts, oldest days first; their lines, which nobody finds any more, go with their partition."""
+def _purge_page(connection: Connection, expiry: Expiry) -> PurgedPage | None:
+    """Delete lines of an expired attempt."""
     key = attempts.c.run, attempts.c.attempt
-    oldest = select(*key).where(_expired(expiry)).order_by(attempts.c.day).limit(PAGE_LINES)
-    deleted = delete(attempts).where(tuple_(*key).in_(oldest.with_for_update(skip_locked=True)))
-    counts = connection.execute(deleted.returning(attempts.c.lines, attempts.c.bytes)).all()
-    if not counts:
-        return None
-    return PurgedPage(sum(count for count, _ in counts), sum(size for _, size in counts), len(counts))
-
-
-def _purge_page(connection: Connection, expiry: Expiry, day: int | None = None) -> PurgedPage | None:
-    """Delete lines of an expired attempt; on PostgreSQL of one in the partition of this day."""
-    in_day = [] if day is None else [attempts.c.day == day]
-    oldest = (
-        select(attempts.c.run, attempts.c.attempt)
-        .where(_expired(expiry), *in_day)
-        .order_by(attempts.c.run, attempts.c.attempt)
-    )
-    row = (connection.execute(oldest.limit(1).with_for_update(skip_locked=True))).first()
+    oldest = select(*key).where(_expired(expiry)).order_by(attempts.c.opened_at).limit(1)
+    row = connection.execute(oldest.with_for_update(skip_locked=True)).first()
     if row is None:
         return None
     of_attempt: _Conditions = lines.c.run == row.run, lines.c.attempt == row.attempt
-    if day is not None:
-        of_attempt = *of_attempt, day == _LINE_DAY
     first_lines = select(lines.c.sequence, func.length(lines.c.data)).where(*of_attempt).order_by(lines.c.sequence)
     sizes = [(sequence, size) for sequence, size in connection.execute(first_lines.limit(PAGE_LINES))]
     until = page_end(sizes, PAGE_BYTES) or 0
@@ -791,11 +670,6 @@ _LINE: Final = (lines.c.sequence, lines.c.stream, lines.c.data, lines.c.terminat
 def _line(row: Row[Any, Any, Any, Any, Any]) -> Line:
     sequence, stream, data, terminated, at = row
     return Line(sequence, stream, data, terminated, at=at)
-
-
-def _day(connection: Connection, key: AttemptKey) -> int | None:
-    """The day of the attempt's lines; None: it is not in the store."""
-    return connection.execute(select(attempts.c.day).where(*_of(key, attempts.c))).scalar()
 
 
 def _of(key: AttemptKey, columns: Any) -> tuple[Any, Any]:

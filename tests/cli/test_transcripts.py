@@ -35,7 +35,7 @@ def environment(temporal: Client, queue: str, tmp_path: Path) -> dict[str, str]:
         "TEMPORAL_ADDRESS": temporal.service_client.config.target_host,
         "AGENT_RUNS_TASK_QUEUE": queue,
         "AGENT_RUNS_SEALING_KEY_FILE": str(tmp_path / "key.json"),
-        "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite+aiosqlite:///{tmp_path}/transcripts.db",
+        "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{tmp_path}/transcripts.db",
     }
 
 

@@ -3,7 +3,7 @@
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from temporalio.client import Client
@@ -12,6 +12,7 @@ from agent_runs.client import spans
 from agent_runs.client.connection import connect
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.spans import RunTracing
 from tests.runs.system import open_system, replay_script
 from tests.support.collector import Collector
 
@@ -34,14 +35,16 @@ async def test_caller_and_worker_send_one_trace_and_a_stopped_worker_what_it_has
         settings = ClientSettings.read({**system.environment, "OTEL_TRACES_EXPORTER": "otlp"})
         caller = replace(system, temporal=await connect(settings))
         async with system.worker_process() as worker:
-            ticket = await caller.start(system.agent(replay_script("text")))
-            await outcome_at_close(ticket.handle(caller.temporal))
+            (tracing,) = caller.temporal.config()["interceptors"]
+            with cast("RunTracing", tracing).tracer.start_as_current_span("wake"):
+                ticket = await caller.start(system.agent(replay_script("text")))
+                await outcome_at_close(ticket.handle(caller.temporal))
             worker.send_signal(signal.SIGTERM)
             assert await worker.wait() == 0
         await spans.close()
         received = list(collector.spans())
     assert len({span.trace_id for _, span in received}) == 1
-    assert named(received, "agent-runs") == {"Attach:AgentRunWorkflow"}
+    assert named(received, "agent-runs") == {"wake"}
     assert named(received, "agent-runs-worker") >= {f"RunActivity:{step}" for step in STEPS}
 
 

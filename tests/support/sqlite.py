@@ -10,7 +10,7 @@ from agent_runs.transcripts.store import TranscriptStore
 
 def sqlite_url(folder: Path) -> str:
     """The URL of the store in this folder."""
-    return f"sqlite+aiosqlite:///{folder}/transcripts.db"
+    return f"sqlite:///{folder}/transcripts.db"
 
 
 @asynccontextmanager

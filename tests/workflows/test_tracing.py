@@ -1,6 +1,5 @@
 """A traced run is one trace from attach to outcome, with a span for every activity, and no text of any error in it."""
 
-import asyncio
 import uuid
 from typing import cast
 
@@ -62,41 +61,6 @@ def of_kind(exported: InMemorySpanExporter, prefix: str) -> list[ReadableSpan]:
     return [span for span in exported.get_finished_spans() if span.name.startswith(prefix)]
 
 
-async def test_attach_workflow_activities_and_outcome_are_one_trace(
-    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
-) -> None:
-    activities = FakeActivities()
-    request = request_of_a_run.model_copy(update={"outcome_retention_sec": 3600})
-    async with running_worker(traced, queue, activities):
-        ticket = await attach(traced, ClientSettings(task_queue=queue), request.wake)
-        await fetch_outcome(ticket.handle(traced), collect=True)
-        await ticket.handle(traced).result()
-    (trace_id,) = trace_ids(exported)
-    assert steps_of(exported) == set(activities.names)
-    assert names(exported, trace_id) >= {
-        *("Attach:AgentRunWorkflow", "RunWorkflow:AgentRunWorkflow", "CompleteWorkflow:AgentRunWorkflow"),
-        *("StartWorkflowUpdate:outcome", "HandleUpdate:outcome", "SignalWorkflow:collected", "HandleSignal:collected"),
-    }
-    (attached,) = of_kind(exported, "Attach:")
-    assert attached.parent is None
-    assert {span.parent.span_id for span in of_kind(exported, "RunWorkflow:") if span.parent} == {
-        attached.context.span_id
-    }
-
-
-async def test_runs_that_one_caller_attaches_to_have_traces_of_their_own(
-    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
-) -> None:
-    settings = ClientSettings(task_queue=queue)
-    async with running_worker(traced, queue, FakeActivities()):
-        requests = [request_of_a_run, other_agent(request_of_a_run)]
-        tickets = [await attach(traced, settings, request.wake) for request in requests]
-        await asyncio.gather(*(ticket.handle(traced).result() for ticket in tickets))
-    assert len(trace_ids(exported)) == 2
-    for trace_id in trace_ids(exported):
-        assert {"Attach:AgentRunWorkflow", "RunActivity:create_job"} <= names(exported, trace_id)
-
-
 async def test_a_caller_that_is_traced_itself_has_the_run_in_its_own_trace(
     traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
 ) -> None:
@@ -105,11 +69,16 @@ async def test_a_caller_that_is_traced_itself_has_the_run_in_its_own_trace(
         token = context.attach(baggage.set_baggage("mine", SECRET))
         with own.start_as_current_span("wake") as span:
             handle = await start(request_of_a_run)
+            await fetch_outcome(handle, collect=True)
             await handle.result()
         context.detach(token)
         history = b"".join(event.SerializeToString() for event in (await handle.fetch_history()).events)
     trace_id = span.get_span_context().trace_id
     assert trace_ids(exported) == {trace_id}
+    assert names(exported, trace_id) >= {
+        *("RunWorkflow:AgentRunWorkflow", "RunActivity:create_job", "CompleteWorkflow:AgentRunWorkflow"),
+        *("StartWorkflowUpdate:outcome", "HandleUpdate:outcome", "SignalWorkflow:collected", "HandleSignal:collected"),
+    }
     assert f'{{"traceparent":"00-{trace_id:032x}-'.encode() in history
     assert SECRET.encode() not in history  # a caller's baggage
 
@@ -147,7 +116,8 @@ async def test_a_history_replays_whether_its_worker_was_traced_or_not_and_a_repl
 ) -> None:
     histories = []
     for client in (temporal, traced):
-        request = other_agent(request_of_a_run)
+        agent = request_of_a_run.agent.model_copy(update={"id": str(uuid.uuid4())})
+        request = request_of_a_run.model_copy(update={"agent": agent, "run_id": str(uuid.uuid4())})
         async with running_worker(client, queue, FakeActivities()) as start:
             await (handle := await start(request)).result()
             histories.append(await handle.fetch_history())
@@ -163,11 +133,6 @@ async def test_a_history_replays_whether_its_worker_was_traced_or_not_and_a_repl
             )
             await replayer.replay_workflow(history)
     assert exported.get_finished_spans() == ()
-
-
-def other_agent(request: FakeRequest) -> FakeRequest:
-    agent = request.agent.model_copy(update={"id": str(uuid.uuid4())})
-    return request.model_copy(update={"agent": agent, "run_id": str(uuid.uuid4())})
 
 
 # what OpenTelemetry's variables do

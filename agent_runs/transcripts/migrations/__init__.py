@@ -1,9 +1,8 @@
 """Migrates a store's database to the newest schema, also when several processes open it at the same moment.
 
 A store that is up to date costs one query, and a new one is created at once: Alembic is imported only for an old one.
-Revisions only add, with defaults: workers of the previous version keep writing while the new ones start. But 0004
-rewrites the lines of PostgreSQL, and 0006 all keys: workers of the version before fail until they are replaced. To add
-a revision, change `agent_runs.transcripts.schema`, write `versions/rNNNN_….py` like the last one and set HEAD; a test
+Revisions only add, with defaults: workers of the previous version keep writing while the new ones start. To add a
+revision, change `agent_runs.transcripts.schema`, write `versions/rNNNN_….py` like the last one and set HEAD; a test
 compares.
 """
 
@@ -14,10 +13,9 @@ from sqlalchemy import Connection, inspect, text
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.transcripts.database import Database
-from agent_runs.transcripts.partitions import KEPT, create_missing
-from agent_runs.transcripts.schema import attempts, metadata_of
+from agent_runs.transcripts.schema import attempts, metadata
 
-HEAD: Final = "0006"
+HEAD: Final = "0001"
 FOLDER: Final = Path(__file__).parent
 _LOCK: Final = 0x7472616E736372  # "transcr": one migration at a time per PostgreSQL database
 
@@ -30,8 +28,7 @@ async def migrate(database: Database) -> None:
     """
     if await database.read(revision) == HEAD:
         return
-    async with database.schema_change() as connection:
-        await connection.run_sync(upgrade)
+    await database.change_schema(upgrade)
 
 
 def revision(connection: Connection) -> str | None:
@@ -41,33 +38,31 @@ def revision(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def upgrade(connection: Connection, to: str = HEAD) -> None:
+def upgrade(connection: Connection) -> None:
     """Run the missing revisions in the connection's transaction, which is the only one that does so."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     current = revision(connection)
-    if current == to:
+    if current == HEAD:
         return
-    if to == HEAD and current is None and not inspect(connection).has_table(attempts.name):
+    if current is None and not inspect(connection).has_table(attempts.name):
         _create(connection)
         return
     from alembic import command  # noqa: PLC0415 (0.3 s that a start seldom needs)
     from alembic.util import CommandError  # noqa: PLC0415 (same)
 
     try:
-        command.upgrade(config(connection), to)
+        command.upgrade(config(connection), HEAD)
     except CommandError as error:
         raise TranscriptsUnavailable(
-            f"the transcript store has revision {current}, this version of agent-runs knows revisions up to {HEAD}: "
-            "update agent-runs"
+            f"this version of agent-runs does not know the transcript store's revision {current}, only those up to "
+            f"{HEAD}: use the version that wrote it, or a newer one"
         ) from error
 
 
 def _create(connection: Connection) -> None:
     """A new store, as if all revisions had run: the demo need not wait for Alembic."""
-    metadata_of(connection.dialect.name).create_all(connection)
-    if connection.dialect.name == "postgresql":
-        create_missing(connection, {KEPT})
+    metadata.create_all(connection)
     connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
     connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 

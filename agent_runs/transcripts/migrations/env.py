@@ -2,9 +2,9 @@
 
 from alembic import context
 
-from agent_runs.transcripts.schema import metadata_of
+from agent_runs.transcripts.schema import metadata
 
 connection = context.config.attributes["connection"]
-context.configure(connection=connection, target_metadata=metadata_of(connection.dialect.name))
+context.configure(connection=connection, target_metadata=metadata)
 with context.begin_transaction():
     context.run_migrations()
