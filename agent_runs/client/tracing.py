@@ -7,12 +7,13 @@ of OpenTelemetry is imported here: without its variables a process never loads i
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from temporalio.api.common.v1 import Header
 from temporalio.client import Client, Interceptor
 
-from agent_runs.client.settings import ClientSettings
+if TYPE_CHECKING:  # which reads these variables
+    from agent_runs.client.settings import ClientSettings
 
 DISABLED: Final = "OTEL_SDK_DISABLED"
 EXPORTER: Final = "OTEL_TRACES_EXPORTER"
@@ -53,7 +54,7 @@ def _wrong(present: Mapping[str, str], names: Sequence[str], expected: re.Patter
     return [f"{name}: {remedy}" for name in names if name in present and not expected.fullmatch(present[name])]
 
 
-def interceptors(settings: ClientSettings, program: str) -> list[Interceptor]:
+def interceptors(settings: "ClientSettings", program: str) -> list[Interceptor]:
     """For `Client.connect`, and thereby for the workers of that client."""
     if not settings.traced:
         return []

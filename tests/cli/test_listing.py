@@ -199,7 +199,7 @@ async def test_a_store_that_is_misspelt_or_silent_is_a_note_and_holds_up_no_list
 async def start(client: Client, **values: str) -> str:
     """A run that nobody works on; its id."""
     run_id = str(uuid.uuid4())
-    named = {attributes.PAPERCLIP_RUN_ID: run_id, attributes.RUN_PHASE: "running"}
+    named = {attributes.AGENT_ID: run_id, attributes.PAPERCLIP_RUN_ID: run_id, attributes.RUN_PHASE: "running"}
     named |= {getattr(attributes, name): value for name, value in values.items()}
     pairs = [SearchAttributePair(attribute, value) for attribute, value in named.items()]
     await client.start_workflow(
@@ -217,7 +217,7 @@ async def until_listed(client: Client, run_id: str) -> None:
 async def use(url: str, run_id: str) -> None:
     """The store has the usage of this run."""
     store = await TranscriptStore.open(url)
-    key = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id=run_id))
+    key = AttemptKey(run=RunKey(agent_id=run_id, company_id="acme", run_id=run_id))
     await store.append(
         key, [Line(1, "stdout", b"x", at=NOON)], usage=StoredUsage(1000, 0, 234, 1, Decimal("0.5"), "m", "hi")
     )

@@ -120,7 +120,7 @@ async def test_a_session_of_an_agent_that_loads_none_is_unknown(tmp_path: Path) 
         *((agent, "error-429-3600", "provider_quota") for agent in ("claude", "codex", "gemini")),
         *((agent, "error-400", "provider_rejected") for agent in ("claude", "codex", "gemini", "qwen")),
         *((agent, "error-500", "provider_unavailable") for agent in ("claude", "codex")),
-        ("claude", "model-unknown", "provider_rejected"),
+        ("claude", "model-unknown", "model_unknown"),
     ],
 )
 async def test_a_provider_error_names_the_failure(agent: str, case: str, failure: str, tmp_path: Path) -> None:

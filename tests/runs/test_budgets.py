@@ -12,7 +12,7 @@ from agent_runs.client.outcome import outcome_at_close
 from tests.opencode.event_lines import step_finish, step_start, text, tool_use
 from tests.pod.driving import bash, task
 from tests.runs.real_opencode import opencode_agent, playing, real_system
-from tests.runs.system import System, open_system
+from tests.runs.system import System, attempt_key, open_system
 from tests.runs.test_warnings import details, header, shown
 
 
@@ -76,7 +76,7 @@ async def test_a_budget_that_is_nearly_used_is_a_warning_wherever_people_look_wh
             await asyncio.sleep(0.05)
     seen = {
         "current details": current,
-        "page": await header(system, raw["runId"]),
+        "page": await header(system, attempt_key(raw).run),
         "show": await shown(system, raw["runId"], monkeypatch),
     }
     go.touch()
@@ -96,7 +96,7 @@ async def test_what_was_used_and_the_limit_are_named_wherever_people_look(
     outcome = await outcome_at_close(ticket.handle(system.temporal))
     seen = {
         "current details": await details(system, ticket),
-        "page": await header(system, raw["runId"]),
+        "page": await header(system, attempt_key(raw).run),
         "show": await shown(system, raw["runId"], monkeypatch),
         "outcome": outcome.error_message or "",
         "Paperclip": outcome.person_action or "",

@@ -1,5 +1,6 @@
 """What an agent does not get is a warning, seen wherever people look: while the agent works and afterwards."""
 
+import html
 import io
 from typing import Any
 
@@ -31,7 +32,7 @@ async def details(system: System, ticket: Ticket) -> str:
 async def header(system: System, run: RunKey) -> str:
     """The header of the run's page."""
     view = await RunViews(system.store, TemporalRunInfo(system.temporal, system.settings)).view(run)
-    return Templates().header(view)
+    return html.unescape(Templates().header(view))
 
 
 async def shown(system: System, run_id: str, monkeypatch: pytest.MonkeyPatch) -> str:

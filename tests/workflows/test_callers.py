@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -40,17 +41,17 @@ def wake(task: str | None, request: FakeRequest, run_id: str | None = None) -> F
 async def test_the_next_wake_of_a_task_joins_its_open_run(
     temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
-    agent, settings = FakeAgent(), ClientSettings(task_queue=queue)
+    agent, settings, second = FakeAgent(), ClientSettings(task_queue=queue), str(uuid.uuid4())
     steps = FakeActivities(agent.answers)
     async with running_worker(temporal, queue, steps) as start:
         first = wake("task", request_of_a_run)
         lost = await start(first)
-        tickets = [await attach(temporal, settings, wake("task", request_of_a_run, "second").wake) for _ in range(2)]
+        tickets = [await attach(temporal, settings, wake("task", request_of_a_run, second).wake) for _ in range(2)]
         await agent.end()
         outcome = await fetch_outcome(tickets[0].handle(temporal), collect=True)
         assert await outcome_at_close(lost) == outcome
-        after = await attach(temporal, settings, wake("task", request_of_a_run, "second").wake)
-        found = await find_run(temporal, "second")
+        after = await attach(temporal, settings, wake("task", request_of_a_run, second).wake)
+        found = await find_run(temporal, second)
     assert [(ticket.kind, ticket.run_id) for ticket in tickets] == [("joined", first.run_id)] * 2
     assert (after.kind, after.closed, after.workflow_run_id) == ("joined", True, tickets[0].workflow_run_id)
     assert found.key.run_id == first.run_id
