@@ -148,7 +148,9 @@ describe("a context that cannot be sent is refused", () => {
     const noise = Array.from({ length: 120_000 }, () => Math.random().toString(36)).join("");
     const sent = prepared(live(minimal({ context: { paperclipTaskMarkdown: noise } })));
     await expect(sent).rejects.toThrow(InvalidRequest);
-    await expect(sent).rejects.toThrow(/run is too large: [0-9]+ bytes packed exceed the limit of 786432; shorten the task/);
+    await expect(sent).rejects.toThrow(
+      /run is too large: [0-9]+ bytes packed exceed the limit of 786432; shorten the task/,
+    );
   });
 });
 

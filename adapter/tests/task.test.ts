@@ -45,7 +45,7 @@ describe("the task of a run that only a person can help", () => {
     expect(issue).toMatchObject({ status: "blocked", unblockDescriptor: { owner: "board" } });
     const { action } = (issue?.unblockDescriptor ?? {}) as { action?: string };
     expect(action).toContain("provider_rejected: the provider answers 404");
-    expect(action).toContain("Check the model name");
+    expect(action).toContain("check the model's name");
     expect(notes.at(-1)?.message).toContain("the task is blocked until");
   });
 
