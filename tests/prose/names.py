@@ -54,7 +54,6 @@ FOREIGN: Final = {
     "buildRuntimeToolsEnv": "a function of Paperclip's",
     "ConfigField": "a type of Paperclip's",
     "reattachOrphanedJobs": "a field of the earlier adapters",
-    "lingerSec": "an earlier name, in CHANGELOG.md",
     "maxConcurrentRuns": "a setting of Paperclip's",
     "optionalDependencies": "a field of npm's packages",
     "resourceFieldRef": "a field of Kubernetes' pods",
