@@ -9,6 +9,7 @@ import { readFile } from "node:fs/promises";
 import { homedir } from "node:os";
 import { dirname, isAbsolute, join } from "node:path";
 import type { JWK } from "jose";
+import settingNames from "../../agent_runs/contracts/settings.json" with { type: "json" };
 import { ConfigurationError, type Problem } from "./errors.ts";
 import type { LogFormat } from "./log.ts";
 import type { JsonObject } from "./paperclip.ts";
@@ -54,12 +55,8 @@ const PER_AGENT: Record<string, string> = {
   PAPERCLIP_API_URL: "paperclipApiUrl",
   ON_BUSY: "onBusy",
 };
-/** Settings of the worker and the command line, which may share an environment with Paperclip; variables of Services. */
-const OTHER_SETTINGS = `KUBECONFIG KUBE_CONTEXT NAMESPACE IMAGE INIT_IMAGE SIDECAR_IMAGE DATA_CLAIM DATA_ROOT
-  INHERIT_ENV OPENCODE_CONFIG OPENCODE MAX_RUNS TRANSCRIPTS_URL TRANSCRIPTS_LISTEN TRANSCRIPT_RETENTION_DAYS
-  HEALTH_LISTEN METRICS_LISTEN PRODUCTION WEB_UI INHERIT_ENV_FROM INHERIT_MOUNTS MAX_OUTPUT_MIB POLICY
-  TRANSCRIPTS_CONNECTIONS INHERIT_DEPLOYMENT INHERIT_NAMESPACE INHERIT_CONTAINER OPERATOR_TOKEN_FILE
-  OPERATOR_HEADER OPERATOR_PROXIES PAPERCLIP_PAGES_URL TRACEBACK AGENTS AGENT_IMAGES`;
+const KNOWN: ReadonlySet<string> = new Set(settingNames);
+/** Variables that Kubernetes sets after Services. */
 const SERVICE = /(_SERVICE_(HOST|PORT(_\w+)?)|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=|_PORT=(tcp|udp|sctp):/;
 const [YES, NO] = [/^(1|on|t|true|y|yes)$/i, /^(0|off|f|false|n|no)$/i];
 const ABSOLUTE_URL =
@@ -114,13 +111,11 @@ function isAbsoluteUrl(address: string): boolean {
 /** The value without space around it; undefined for none and for an empty text. */
 const trimmed = (value: unknown) => (typeof value === "string" ? value.trim() || undefined : (value ?? undefined));
 
-/** Reads single settings, and collects what is wrong with them and which ones are known. */
+/** Reads single settings, and collects what is wrong with them. */
 function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
   const problems: Problem[] = [];
-  const known = new Set(OTHER_SETTINGS.trim().split(/\s+/));
   /** A text; an empty one counts as absent, because forms and templates save untouched fields so. */
   function text(name: string, isRight = (_: string) => true, remedy = ""): string | undefined {
-    known.add(name);
     const key = PER_AGENT[name];
     const own = key === undefined ? undefined : trimmed(config[key]);
     const value = own ?? trimmed(environment[PREFIX + name]);
@@ -145,7 +140,7 @@ function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
   /** Throws for what is wrong, and for variables with our prefix that no part of the project reads. */
   function throwProblems(): void {
     const ours = Object.keys(environment).filter((name) => name.startsWith(PREFIX));
-    const unread = ours.filter((name) => !known.has(name.slice(PREFIX.length))).sort();
+    const unread = ours.filter((name) => !KNOWN.has(name.slice(PREFIX.length))).sort();
     const unknown = unread.filter((name) => !SERVICE.test(`${name}=${environment[name]}`));
     problems.push(...unknown.map((field) => ({ field, remedy: "is not a setting: check its spelling" })));
     if (problems.length > 0) throw new ConfigurationError(...problems);

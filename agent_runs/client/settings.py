@@ -4,9 +4,10 @@ Read once from `AGENT_RUNS_*` variables and the standard ones of Temporal and Op
 variable with our prefix stops the start-up, because it is a misspelt one.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -17,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, Va
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from agent_runs import contracts
 from agent_runs.client.temporal_server import (
     HIGHEST_PORT,
     TemporalServer,
@@ -99,26 +101,11 @@ _EXPECTED: Final = {
 }
 """Texts for people by pydantic's error type; other types keep pydantic's text."""
 
-OTHER_READERS: Final = frozenset(
-    f"{PREFIX}{name}"
-    for name in (
-        *("OPENCODE", "SEALING_KEY", "ON_BUSY", "ADAPTER_TYPE", "REPORT_AS", "RUN_LOG_FORMAT"),
-        *("BOARD_API_KEY", "RECONCILE", "READABLE_FOLDERS", "TRACEBACK"),
-    )
+KNOWN: Final = frozenset(
+    PREFIX + name for name in json.loads((Path(contracts.__file__).with_name("settings.json")).read_text())
 )
-"""Read by the embedded stack before it has settings, and by the Paperclip plugin, which may share the environment."""
-
-WORKER_ONLY: Final = frozenset(
-    f"{PREFIX}{name}"
-    for name in (
-        *("KUBECONFIG", "KUBE_CONTEXT", "NAMESPACE", "IMAGE", "INIT_IMAGE", "DATA_CLAIM", "DATA_ROOT", "INHERIT_ENV"),
-        *("INHERIT_ENV_FROM", "INHERIT_MOUNTS", "INHERIT_DEPLOYMENT", "POLICY", "MAX_OUTPUT_MIB"),
-        *("PAPERCLIP_API_URL", "SIDECAR_IMAGE", "OPENCODE_CONFIG", "MAX_RUNS"),
-        *("INHERIT_NAMESPACE", "INHERIT_CONTAINER", "HEALTH_LISTEN", "METRICS_LISTEN"),
-        *("AGENTS", "AGENT_IMAGES"),
-    )
-)
-"""Settings of `agent_runs.service.settings`. A caller that shares the worker's environment ignores them."""
+"""The settings of every program: of callers, of workers, of the embedded stack and of the Paperclip plugin, which share
+environments. Each ignores those of the others."""
 
 
 STANDARD: Final = frozenset({"temporal", "traced"})
@@ -214,14 +201,13 @@ class ClientSettings(BaseSettings):
         """
         present = os.environ if environment is None else environment
         names = cls.model_fields.keys() - STANDARD
-        known = {f"{PREFIX}{name.upper()}" for name in names} | WORKER_ONLY | OTHER_READERS
         unknown = sorted(
             name
             for name, value in present.items()
-            if name.startswith(PREFIX) and name not in known and not is_of_a_service(name, value)
+            if name.startswith(PREFIX) and name not in KNOWN and not is_of_a_service(name, value)
         )
         if unknown:
-            raise SettingsError("\n".join(f"{name}: {_unknown(name, known)}" for name in unknown))
+            raise SettingsError("\n".join(f"{name}: {_unknown(name)}" for name in unknown))
         if misspelt := [(name, right) for name in present if (right := misspelt_temporal_variable(name))]:
             raise SettingsError(
                 "\n".join(f"{name}: no such variable; did you mean {right}?" for name, right in misspelt)
@@ -244,8 +230,8 @@ class ClientSettings(BaseSettings):
             ) from None
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    nearest = get_close_matches(name, known, 1, cutoff=0.8)
+def _unknown(name: str) -> str:
+    nearest = get_close_matches(name, KNOWN, 1, cutoff=0.8)
     return (
         f"no such setting; did you mean {nearest[0]}?" if nearest else "no such setting; correct its name or remove it"
     )

@@ -5,21 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from agent_runs.client.settings import OTHER_READERS, PREFIX, STANDARD, WORKER_ONLY, ClientSettings, SettingsError
+from agent_runs.client.settings import KNOWN, PREFIX, STANDARD, ClientSettings, SettingsError
 from agent_runs.service.settings import WorkerSettings
 
 
-def test_a_caller_ignores_exactly_the_settings_that_only_a_worker_has() -> None:
-    only = WorkerSettings.model_fields.keys() - ClientSettings.model_fields.keys()
-    assert {f"{PREFIX}{name.upper()}" for name in only} == WORKER_ONLY
-
-
-def test_the_plugin_accepts_every_setting_of_ours_in_an_environment_that_it_shares() -> None:
+def test_the_list_of_settings_that_programs_share_has_what_they_read_and_nothing_else() -> None:
     source = Path(__file__).parents[2] / "adapter/src/settings.ts"
-    known = set(re.findall(r"[A-Z_]{5,}", source.read_text()))
+    plugin = set(re.findall(r'(?:text|choice)\("([A-Z_]+)"', source.read_text()))
     ours = {name.upper() for name in WorkerSettings.model_fields} - {name.upper() for name in STANDARD}
-    readers = {name.removeprefix(PREFIX) for name in OTHER_READERS}
-    assert (ours | readers) - known == set()
+    assert {PREFIX + name for name in ours | plugin | {"OPENCODE", "TRACEBACK"}} == KNOWN
 
 
 @pytest.mark.parametrize(

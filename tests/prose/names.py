@@ -18,8 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from agent_runs.cli.main import app as program
-from agent_runs.client.settings import OTHER_READERS, PREFIX
-from agent_runs.service.settings import WorkerSettings
+from agent_runs.client.settings import KNOWN, PREFIX
 from dev_stack.__main__ import app as stack
 from tests.prose.sources import ROOT, Passage, content, files, identifiers, is_python, nodes, passages, tree
 
@@ -190,7 +189,7 @@ def _member_fault(name: str, passage: Passage) -> str | None:
 
 
 def _identifier_fault(name: str, _: Passage) -> str | None:
-    if PREFIX in name or any(setting.endswith(name) for setting in _settings()):
+    if PREFIX in name or any(setting.endswith(name) for setting in KNOWN):
         return None
     parts = name.split(".")
     if len(parts) > 1:  # what others define may stand behind the first dot
@@ -283,14 +282,8 @@ def _options_fault(command: str, known: frozenset[str], words: list[str]) -> str
 # --- settings and tests ---
 
 
-@cache
-def _settings() -> frozenset[str]:
-    own = {PREFIX + field.upper() for field in WorkerSettings.model_fields} | OTHER_READERS
-    return frozenset(own)
-
-
 def _setting_fault(name: str, _: Passage) -> str | None:
-    return None if name in _settings() else "no such setting"
+    return None if name in KNOWN else "no such setting"
 
 
 @cache
