@@ -6,12 +6,13 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any, Final, cast
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.propagators.textmap import CarrierValT
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -51,7 +52,7 @@ class RunTracing(TracingInterceptor):
 
     def header(self) -> Header | None:
         """The header that carries the current span into a workflow; None: no span is current."""
-        carrier: dict[str, str] = {}
+        carrier: MutableMapping[str, CarrierValT] = {}
         self.text_map_propagator.inject(carrier)
         if not carrier:
             return None

@@ -408,15 +408,14 @@ class TranscriptStore:
 
     async def last(self, key: AttemptKey) -> int | None:
         """The highest sequence stored: where to resume. None before the first line."""
-
-        ((highest,),) = await self._database.rows(select(func.max(lines.c.sequence)).where(*_of(key, lines.c)))
+        rows = await self._database.rows(select(func.max(lines.c.sequence)).where(*_of(key, lines.c)))
+        highest: int | None = rows[0][0]
         return highest
 
     async def read(
         self, key: AttemptKey, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
     ) -> list[Line]:
         """The next page in order of sequence: at most `limit` lines of `max_bytes` together, but at least one."""
-
         later = *_of(key, lines.c), lines.c.sequence > after
 
         def fetch(connection: Connection) -> Sequence[Row[int, str, bytes, bool, datetime]]:

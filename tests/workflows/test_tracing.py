@@ -68,7 +68,7 @@ async def test_a_caller_that_is_traced_itself_has_the_run_in_its_own_trace(
     async with running_worker(traced, queue, FakeActivities()) as start:
         token = context.attach(baggage.set_baggage("mine", SECRET))
         with own.start_as_current_span("wake") as span:
-            handle = await start(request_of_a_run)
+            handle = await start(request_of_a_run.model_copy(update={"outcome_retention_sec": 3600}))
             await fetch_outcome(handle, collect=True)
             await handle.result()
         context.detach(token)
