@@ -51,8 +51,8 @@ from agent_runs.service.sampling import sampling
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.service.slots import SLOTS_PER_RUN, Slots
 from agent_runs.service.stop_signals import StopSignals
-from agent_runs.transcripts.retention import purging
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.retention import purging
+from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from agent_runs.web.transcripts import CannotListen

@@ -7,8 +7,6 @@ from typing import Final, Literal
 
 from temporalio import activity
 
-from agent_runs.agents.opencode.fold import Fold
-from agent_runs.agents.opencode.pricing import cost_of
 from agent_runs.agents.profile import AgentProfile, title_of
 from agent_runs.contracts.messages import ParseTranscript
 from agent_runs.contracts.outcome import OutputReceipt, Report
@@ -16,7 +14,9 @@ from agent_runs.job.redactions import Redactions
 from agent_runs.logs.threads import off_loop
 from agent_runs.logs.usage import record_report
 from agent_runs.paperclip.redaction import Redaction
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.fold import Fold
+from agent_runs.transcript.pricing import cost_of
+from agent_runs.transcript.store import Line, TranscriptStore
 
 OUTPUT_DIFFERS: Final = (
     "The stored output differs from what the runner wrote, and it is not known where: "

@@ -12,9 +12,6 @@ import msgspec
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from agent_runs.agents.opencode.activity import SUB_AGENT, Activity
-from agent_runs.agents.opencode.fold import Fold, Progress
-from agent_runs.agents.opencode.verdict import SERVER_UNUSABLE
 from agent_runs.contracts.errors import AgentNotStarted, ClusterForbidden, PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import (
@@ -44,8 +41,11 @@ from agent_runs.logs.usage import UsageRecorder
 from agent_runs.metrics.definitions import OUTPUT_GAPS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.paperclip.redaction import Redaction
-from agent_runs.transcripts.lines import stored_size
-from agent_runs.transcripts.store import Line, TranscriptStore, Writer
+from agent_runs.transcript.activity import SUB_AGENT, Activity
+from agent_runs.transcript.fold import Fold, Progress
+from agent_runs.transcript.lines import stored_size
+from agent_runs.transcript.store import Line, TranscriptStore, Writer
+from agent_runs.transcript.verdict import SERVER_UNUSABLE
 
 HAND_OFF_DELAY: Final = timedelta(milliseconds=100)
 """Before another worker may take the activity over: long enough for this worker's open polls to close. An activity

@@ -34,13 +34,13 @@ from agent_runs.client.connection import run_to_end
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.transcripts.tokens import authorization
-from agent_runs.transcripts.usage import StoredUsage
+from agent_runs.transcript.store import Line, TranscriptStore
+from agent_runs.transcript.tokens import authorization
+from agent_runs.transcript.usage import StoredUsage
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import application
 from agent_runs.web.transcripts import serving
-from tests.transcripts.postgres import Postgres
+from tests.transcript.postgres import Postgres
 from workflows import attributes
 
 AT_ONCE: Final = 64

@@ -36,12 +36,12 @@ from agent_runs.client.connection import run_to_end
 from agent_runs.client.links import load_tokens, run_url
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import Ended, JobRef, PodRef, StreamLogs
-from agent_runs.transcripts.tokens import authorization
+from agent_runs.transcript.tokens import authorization
 from bench.agents import NAMESPACE, RATE
 from bench.follower import QUEUE, settings
 from bench.overhead import percentile
 from bench.store import server_cpu
-from tests.transcripts.postgres import Postgres
+from tests.transcript.postgres import Postgres
 from workflows.limits import HANDOVER_HEARTBEAT
 
 IDLE = timedelta(seconds=10)

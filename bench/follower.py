@@ -25,7 +25,7 @@ from agent_runs.client.temporal_server import TemporalServer
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.run_info import NoRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.activities.fake_preparations import FakePreparations

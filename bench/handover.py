@@ -37,7 +37,7 @@ from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from workflows.agent_run import AgentRunWorkflow

@@ -21,7 +21,7 @@ from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.wake import build_wake
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.paperclip.sealing import Sealer, load_or_create
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from bench.overhead import milliseconds
 from dev_stack import demo
 from dev_stack.plan import Plan, Ports

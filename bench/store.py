@@ -17,8 +17,8 @@ import asyncpg
 
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.transcripts.store import Line, TranscriptStore
-from tests.transcripts.postgres import Postgres
+from agent_runs.transcript.store import Line, TranscriptStore
+from tests.transcript.postgres import Postgres
 
 LINE_BYTES = 1100
 BATCH = 5

@@ -20,7 +20,7 @@ from agent_runs.client.wake import Wake, build_wake
 from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from workflows.attributes import ALL

@@ -2,7 +2,7 @@
  * Signs tokens that grant access to the transcript of one run: for an hour, a new one for each request, or for some days,
  * for the link that people get.
  *
- * Same rules as `agent_runs/transcripts/tokens.py`: a compact JWS, HS256, `sub` = the run's name, `aud` =
+ * Same rules as `agent_runs/transcript/tokens.py`: a compact JWS, HS256, `sub` = the run's name, `aud` =
  * `agent-runs.transcripts`, `iat` to revoke by. The key is the first one in the transcript service's key file, a JWK or JWK set of kty oct.
  */
 

@@ -1,4 +1,5 @@
-"""Agent programs, one package each: their command line, configuration, output and how it is judged.
+"""Agent programs: their profiles, command lines and configurations.
 
-Pure functions over `agent_runs.contracts` only; activities, web, client and command line may import them.
+Pure functions over `agent_runs.contracts` and `agent_runs.transcript`; activities, web, client and command line may
+import them.
 """

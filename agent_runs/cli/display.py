@@ -16,12 +16,12 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from agent_runs.agents.opencode.entries import entry, json_object
-from agent_runs.agents.opencode.events import printable, visible
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.runs_table import runs_table
 from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Usage
 from agent_runs.contracts.sizes import peaks_text
+from agent_runs.transcript.entries import entry, json_object
+from agent_runs.transcript.events import printable, visible
 
 if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does without
     from agent_runs.cli import transcript
@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does withou
     from agent_runs.client.runs import RunSummary
     from agent_runs.client.timeline import PhaseChange, Step
     from agent_runs.contracts.start import Finding
-    from agent_runs.transcripts.store import Line
-    from agent_runs.transcripts.usage import RunUsage
+    from agent_runs.transcript.store import Line
+    from agent_runs.transcript.usage import RunUsage
 else:  # Markdown, which only output is rendered with
     transcript = lazy("agent_runs.cli.transcript")
 

@@ -24,7 +24,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 if TYPE_CHECKING:
     from agent_runs.cli.display import Display
     from agent_runs.cli.follow import Transcripts
-    from agent_runs.transcripts.lines import Line
+    from agent_runs.transcript.lines import Line
 
 TAIL: Final = 200
 """Lines of the newest attempt that are looked through for OpenCode's log."""

@@ -10,7 +10,7 @@ from agent_runs.client.runs import UnknownRun
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import RunError, TranscriptsUnavailable
 from agent_runs.paperclip.sealing import UnusableKey
-from agent_runs.transcripts.tokens import UnusableTokenKey
+from agent_runs.transcript.tokens import UnusableTokenKey
 
 WITH_REMEDY: Final = (
     *(SettingsError, TemporalUnreachable, UnknownRun, UnusableKey, UnusableTokenKey),

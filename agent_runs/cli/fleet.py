@@ -30,7 +30,7 @@ from agent_runs.contracts.identity import RunKey
 
 if TYPE_CHECKING:
     from agent_runs.client import transcripts as remote
-    from agent_runs.transcripts.usage import RunUsage
+    from agent_runs.transcript.usage import RunUsage
 else:  # SQLAlchemy: a second that other commands do without
     remote = lazy("agent_runs.client.transcripts")
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_runs.agents.opencode.events import printable
 from agent_runs.cli.display import Display
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
@@ -26,15 +25,16 @@ from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.timeline import Timeline, events
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.transcript.events import printable
 
 if TYPE_CHECKING:
     from agent_runs.client import transcripts as remote
-    from agent_runs.transcripts import follow as transcript_follow
-    from agent_runs.transcripts.store import Line, TranscriptStore
+    from agent_runs.transcript import follow as transcript_follow
+    from agent_runs.transcript.store import Line, TranscriptStore
 
     Transcripts = TranscriptStore | remote.ServiceTranscripts
 else:  # SQLAlchemy: a second that commands without output do without
-    transcript_follow, remote = lazy("agent_runs.transcripts.follow"), lazy("agent_runs.client.transcripts")
+    transcript_follow, remote = lazy("agent_runs.transcript.follow"), lazy("agent_runs.client.transcripts")
 
 OBSTACLE_INTERVAL: Final = timedelta(seconds=5)
 """Between looks at what keeps a followed run from going on."""

@@ -12,7 +12,7 @@ from agent_runs.cli.refusals import Refused
 from agent_runs.client.settings import ClientSettings
 from agent_runs.paperclip.sealing import SealingKey, UnusableKey, parse_keys, public_key
 from agent_runs.plain_yaml import load_yaml
-from agent_runs.transcripts.tokens import new_key
+from agent_runs.transcript.tokens import new_key
 
 SECRET: Final = "agent-runs-keys"  # noqa: S105 - the name of one
 PUBLIC: Final = "agent-runs-public-key"

@@ -18,12 +18,12 @@ from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
 
 if TYPE_CHECKING:
-    from agent_runs.agents.opencode import events
     from agent_runs.cli import failures
     from agent_runs.client import connection
+    from agent_runs.transcript import events
 else:
     failures, connection = map(lazy, ("agent_runs.cli.failures", "agent_runs.client.connection"))
-    events = lazy("agent_runs.agents.opencode.events")
+    events = lazy("agent_runs.transcript.events")
 
 TRACEBACK: Final = "AGENT_RUNS_TRACEBACK"
 """With this variable an error of the program itself has its traceback."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from temporalio.client import Client, WorkflowFailureError
 
-from agent_runs.agents.opencode.events import printable
 from agent_runs.cli.display import Display, RunRef
 from agent_runs.cli.follow import (
     DETACHED,
@@ -35,6 +34,7 @@ from agent_runs.client.runs import RunSummary, UnknownRun, check_unambiguous, fi
 from agent_runs.client.settings import DEFAULT_STORE, ClientSettings
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.transcript.events import printable
 
 if TYPE_CHECKING:
     from agent_runs.cli.follow import Transcripts
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from agent_runs.client.attach import Ticket
     from agent_runs.client.wake import Wake
     from agent_runs.paperclip import sealing
-    from agent_runs.transcripts import database
-    from agent_runs.transcripts import store as storage
+    from agent_runs.transcript import database
+    from agent_runs.transcript import store as storage
 else:  # SQLAlchemy, and what checks and seals requests: a second that most commands do without
-    storage, remote = lazy("agent_runs.transcripts.store"), lazy("agent_runs.client.transcripts")
-    database = lazy("agent_runs.transcripts.database")
+    storage, remote = lazy("agent_runs.transcript.store"), lazy("agent_runs.client.transcripts")
+    database = lazy("agent_runs.transcript.database")
     attaching, wakes, sealing = map(
         lazy, ("agent_runs.client.attach", "agent_runs.client.wake", "agent_runs.paperclip.sealing")
     )

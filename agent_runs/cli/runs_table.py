@@ -18,8 +18,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from agent_runs.agents.opencode.entries import visible_line
 from agent_runs.client.amounts import money, short_count
+from agent_runs.transcript.entries import visible_line
 
 if TYPE_CHECKING:
     from agent_runs.cli.display import ListedRun

@@ -1,6 +1,6 @@
 """Renders the entries of OpenCode's output for a terminal.
 
-Agent output is hostile: entries hold no control characters (`agent_runs.agents.opencode.entries`), rich's own markup is
+Agent output is hostile: entries hold no control characters (`agent_runs.transcript.entries`), rich's own markup is
 not interpreted, and links are shown as text.
 """
 
@@ -13,7 +13,7 @@ from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.text import Text
 
-from agent_runs.agents.opencode.entries import Entry
+from agent_runs.transcript.entries import Entry
 
 
 def render(entry: Entry) -> RenderableType:

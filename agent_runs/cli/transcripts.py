@@ -11,7 +11,7 @@ from agent_runs.cli.runs import stored_run
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.runs import find_run
 from agent_runs.client.settings import ClientSettings
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.access import REVOCATION_MAX_AGE
 from agent_runs.web.run_info import NoRunInfo, RunInfoSource, TemporalRunInfo
 from agent_runs.web.serving import transcript_service

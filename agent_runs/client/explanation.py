@@ -6,11 +6,11 @@ Everything in it comes from the outcome and from stored output, which are redact
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from agent_runs.agents.opencode.events import printable
 from agent_runs.contracts.errors import FAILURES
 from agent_runs.contracts.outcome import Outcome, OutputReceipt
 from agent_runs.contracts.sizes import peaks_text
-from agent_runs.transcripts.lines import Line
+from agent_runs.transcript.events import printable
+from agent_runs.transcript.lines import Line
 
 MESSAGE_LIMIT: Final = 1000
 LINE_LIMIT: Final = 200

@@ -14,7 +14,7 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import RunKey
 
 if TYPE_CHECKING:
-    from agent_runs.transcripts.tokens import Tokens
+    from agent_runs.transcript.tokens import Tokens
 
 
 def page_url(settings: ClientSettings, run: RunKey) -> str | None:
@@ -39,7 +39,7 @@ def load_tokens(settings: ClientSettings) -> Tokens:
 
     In production none is created.
     """
-    from agent_runs.transcripts.tokens import Tokens  # noqa: PLC0415 - joserfc: what commands without links do without
+    from agent_runs.transcript.tokens import Tokens  # noqa: PLC0415 - joserfc: what commands without links do without
 
     longest = settings.transcript_retention
     return Tokens.load(settings.transcripts_key, create=not settings.production, longest=longest)

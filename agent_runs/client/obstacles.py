@@ -22,12 +22,12 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
-from agent_runs.agents.opencode.events import printable
 from agent_runs.client.amounts import duration_text
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.timeline import STEPS, Step
 from agent_runs.contracts.base import Contract
 from agent_runs.contracts.errors import FAILURES
+from agent_runs.transcript.events import printable
 
 UNUSUAL_WAIT: Final = timedelta(seconds=5)
 """A worker takes a task within a tenth of a second."""

@@ -17,9 +17,9 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from agent_runs.agents.opencode.events import printable
 from agent_runs.client.timeline import CLOSING_EVENTS
 from agent_runs.contracts.identity import WORKFLOW_TYPE
+from agent_runs.transcript.events import printable
 from workflows.agent_run import AgentRunWorkflow
 
 # Texts of temporalio 1.35 (sdk-core); tests/workflows/test_commands.py provokes each of them.

@@ -17,7 +17,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_runs.agents.opencode.events import printable
+from agent_runs.transcript.events import printable
 from workflows.attributes import RUN_PHASE
 from workflows.current_details import FINAL
 

@@ -20,9 +20,9 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.lines import Line
-from agent_runs.transcripts.tokens import Tokens, authorization
-from agent_runs.transcripts.usage import RunUsage
+from agent_runs.transcript.lines import Line
+from agent_runs.transcript.tokens import Tokens, authorization
+from agent_runs.transcript.usage import RunUsage
 
 TOKEN_LIFETIME: Final = timedelta(minutes=5)
 """A new token is created for each request."""

@@ -14,7 +14,7 @@ from agent_runs.doctor.objects import CheckedAgent, Objects
 from agent_runs.doctor.permissions import permission_findings
 from agent_runs.job.pod_source import deployment_namespace
 from agent_runs.kube.client import Cluster
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent_runs.agents.opencode.command import command_line
-from agent_runs.agents.opencode.pricing import PRICES
 from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotShared
 from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest
@@ -13,6 +12,7 @@ from agent_runs.job.data_volume import RunFolders
 from agent_runs.job.placement import extra_annotations, extra_labels, node_selector, resources, tolerations
 from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.policy import MAX_QUOTE, Policy
+from agent_runs.transcript.pricing import PRICES
 
 
 def check_config(config: RunConfig, agents: Mapping[str, AgentProfile] | None = None) -> None:

@@ -6,12 +6,12 @@ Nothing is kept but what the transcript has: a worker that takes over folds the 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent_runs.agents.opencode.budget import Progress, judge
-from agent_runs.agents.opencode.fold import Fold
 from agent_runs.contracts.errors import BudgetExceeded
 from agent_runs.contracts.messages import BudgetUse, StreamLogs, StreamProgress
 from agent_runs.logs.threads import off_loop
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.budget import Progress, judge
+from agent_runs.transcript.fold import Fold
+from agent_runs.transcript.store import Line, TranscriptStore
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Final
 
 from agent_runs.contracts.outcome import Gap
 from agent_runs.logs.log_resume import Cursor
-from agent_runs.transcripts.lines import Line, stored_size
+from agent_runs.transcript.lines import Line, stored_size
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 """Bytes read ahead of the consumer. A reader that stalls loses output when the kubelet rotates the log."""

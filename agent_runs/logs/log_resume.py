@@ -17,7 +17,7 @@ from typing import Final
 
 from agent_runs.contracts.outcome import Gap, OutputReceipt, Receipt
 from agent_runs.logs.frames import Frame, FrameReader, Junk, LastFrame, LineAssembler
-from agent_runs.transcripts.lines import Line
+from agent_runs.transcript.lines import Line
 
 MAX_NOISE_LINES: Final = 20
 NOISE_LINE_LIMIT: Final = 500

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol, TypeAlias
 
-from agent_runs.agents.opencode.events import printable
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import PodRef
 from agent_runs.contracts.output import OutputLine
@@ -30,6 +29,7 @@ from agent_runs.logs.frames import FRAME_LIMIT, Frame, FrameReader, Junk
 from agent_runs.logs.log_resume import NewestFrame
 from agent_runs.logs.source import REPLAY_COMMAND, WORK_COMMAND, Source
 from agent_runs.logs.work import Work, process_names
+from agent_runs.transcript.events import printable
 
 LIVE_AFTER: Final = timedelta(seconds=10)
 """What arrives this long after a connection was opened was written just now; before that the log's past arrives."""

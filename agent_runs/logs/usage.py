@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import structlog
 
-from agent_runs.agents.opencode.fold import Progress
-from agent_runs.agents.opencode.pricing import cost_of
 from agent_runs.contracts.errors import RunError, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Report, Usage
-from agent_runs.transcripts.store import TranscriptStore, Writer
-from agent_runs.transcripts.usage import StoredUsage
+from agent_runs.transcript.fold import Progress
+from agent_runs.transcript.pricing import cost_of
+from agent_runs.transcript.store import TranscriptStore, Writer
+from agent_runs.transcript.usage import StoredUsage
 
 log: Final[Any] = structlog.get_logger()
 

@@ -26,7 +26,7 @@ from agent_runs.contracts.errors import RunError
 from agent_runs.kube.client import Cluster
 from agent_runs.service.polling import Polling
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.transcripts import CannotListen, serving
 
 REPORT_MAX_AGE: Final = timedelta(seconds=2)

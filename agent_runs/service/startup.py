@@ -38,8 +38,8 @@ from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
 from agent_runs.service.health import Health, awaited
 from agent_runs.service.logs import CORE_LOGS
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.store import TranscriptStore
-from agent_runs.transcripts.tokens import UnusableTokenKey
+from agent_runs.transcript.store import TranscriptStore
+from agent_runs.transcript.tokens import UnusableTokenKey
 from agent_runs.web.operators import Operators
 from workflows.attributes import ALL
 

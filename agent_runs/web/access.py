@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_runs.contracts.identity import RunKey
-from agent_runs.transcripts.store import TranscriptStore
-from agent_runs.transcripts.tokens import Grant, TokenRefused, Tokens
+from agent_runs.transcript.store import TranscriptStore
+from agent_runs.transcript.tokens import Grant, TokenRefused, Tokens
 from agent_runs.web.operators import Operators, bearer
 
 COOKIE: Final = "agent-runs-token"

@@ -17,10 +17,10 @@ from agent_runs.client.fleet import PAGE_RUNS, FleetUnavailable, RunFilter, RunP
 from agent_runs.client.runs import RunSummary
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import RunKey
-from agent_runs.transcripts.fleet import Grouping, Selection
-from agent_runs.transcripts.schema import EPOCH
-from agent_runs.transcripts.store import TranscriptStore
-from agent_runs.transcripts.usage import RunUsage, Total
+from agent_runs.transcript.fleet import Grouping, Selection
+from agent_runs.transcript.schema import EPOCH
+from agent_runs.transcript.store import TranscriptStore
+from agent_runs.transcript.usage import RunUsage, Total
 
 STORE_TIMEOUT: Final = timedelta(seconds=3)
 """A page does not wait longer for the store."""

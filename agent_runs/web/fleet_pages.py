@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agent_runs.client.fleet import InvalidFilter, RunFilter
-from agent_runs.transcripts.tokens import Tokens
+from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.fleet import FleetViews, Row
 from agent_runs.web.operators import Operators, bearer
 from agent_runs.web.refusals import OFF, SIGN_IN, Refusals, accepts_html, with_forms

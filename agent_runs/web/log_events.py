@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from agent_runs.transcripts.store import Line
+from agent_runs.transcript.store import Line
 from agent_runs.web.paperclip_log import Call, LogFormat, calls, session_id
 
 WRITE_BYTES: Final = 256 * 1024

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_runs.client.settings import ClientSettings, Network, SettingsError
-from agent_runs.transcripts.tokens import Tokens
+from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.wrong_tokens import WrongTokens
 
 COOKIE: Final = "agent-runs-operator"

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_runs.client.paperclip_pages import PaperclipPages
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.web.access import Access, Guard, Revocations
 from agent_runs.web.cancelling import CancelPages
 from agent_runs.web.fleet import FleetViews

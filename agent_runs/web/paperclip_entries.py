@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any, Final, Literal
 
-from agent_runs.agents.opencode.entries import entry
 from agent_runs.contracts.outcome import GAP_STREAM
-from agent_runs.transcripts.store import Line
+from agent_runs.transcript.entries import entry
+from agent_runs.transcript.store import Line
 
 Stream = Literal["stdout", "stderr"]
 TranscriptEntry = dict[str, Any]

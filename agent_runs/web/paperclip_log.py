@@ -27,9 +27,9 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
-from agent_runs.agents.opencode.events import SERVER_EVENTS
 from agent_runs.paperclip.javascript import well_formed
-from agent_runs.transcripts.store import Line
+from agent_runs.transcript.events import SERVER_EVENTS
+from agent_runs.transcript.store import Line
 from agent_runs.web.paperclip_entries import (
     OWN_TYPE,
     Stream,

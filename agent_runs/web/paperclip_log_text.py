@@ -12,10 +12,10 @@ from itertools import dropwhile, filterfalse, groupby, islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from agent_runs.agents.opencode.entries import SUBJECTS
 from agent_runs.contracts.outcome import GAP_STREAM
 from agent_runs.paperclip.javascript import well_formed
-from agent_runs.transcripts.store import Line
+from agent_runs.transcript.entries import SUBJECTS
+from agent_runs.transcript.store import Line
 from agent_runs.web.paperclip_entries import BLANKS, OWN_TYPE, Stream, TranscriptEntry, compact, entries
 
 MARKS: Final = ("[agent-runs]", "[paperclip]")

@@ -1,7 +1,7 @@
 """Renders the page of a run: pure functions from a view to HTML.
 
 Everything from outside is text here: Jinja2 escapes all of it, Markdown is rendered without HTML, links, images and
-character references, and entries hold no control characters (`agent_runs.agents.opencode.entries`). The page's
+character references, and entries hold no control characters (`agent_runs.transcript.entries`). The page's
 Content-Security-Policy allows no inline script, so that a mistake in here would still run nothing.
 """
 
@@ -17,8 +17,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from agent_runs.agents.opencode.entries import LOG_LIMIT, Entry, Limits, entry, visible_line
-from agent_runs.agents.opencode.events import printable
 from agent_runs.client.amounts import duration_text, money, short_count
 from agent_runs.client.fleet import FAILURE_CODES
 from agent_runs.client.fleet import PHASES as RUN_PHASES
@@ -28,8 +26,10 @@ from agent_runs.client.timeline import Step
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
 from agent_runs.contracts.sizes import peaks_text
-from agent_runs.transcripts.store import Line
-from agent_runs.transcripts.usage import RunUsage, Total
+from agent_runs.transcript.entries import LOG_LIMIT, Entry, Limits, entry, visible_line
+from agent_runs.transcript.events import printable
+from agent_runs.transcript.store import Line
+from agent_runs.transcript.usage import RunUsage, Total
 from agent_runs.web.run_info import RunInfo
 from agent_runs.web.usage import AttemptProgress
 

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from agent_runs.client.links import load_tokens
 from agent_runs.client.paperclip_pages import PaperclipPages
 from agent_runs.client.settings import ClientSettings
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.access import Access
 from agent_runs.web.operators import Operators
 from agent_runs.web.pages import Pages, SecurityHeaders

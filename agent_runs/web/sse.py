@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Final
 
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.transcripts.follow import pages
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.follow import pages
+from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.web.render import Templates, View, page_entries
 from agent_runs.web.transcripts import CHUNK_BYTES, KEEP_ALIVE_COMMENT, RETRY
 from agent_runs.web.views import RunViews

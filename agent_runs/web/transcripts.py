@@ -41,9 +41,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.transcripts.follow import pages
-from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.transcripts.tokens import Grant
+from agent_runs.transcript.follow import pages
+from agent_runs.transcript.store import Line, TranscriptStore
+from agent_runs.transcript.tokens import Grant
 from agent_runs.web.access import REVOCATION_MAX_AGE, Access, Guard, Revocations
 from agent_runs.web.log_events import Cursor, LogEvents
 from agent_runs.web.paperclip_log import FORMATS, LogFormat

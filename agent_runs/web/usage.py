@@ -8,11 +8,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from agent_runs.agents.opencode.activity import Activity
-from agent_runs.agents.opencode.fold import Fold, Progress
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import GAP_STREAM
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.activity import Activity
+from agent_runs.transcript.fold import Fold, Progress
+from agent_runs.transcript.store import Line, TranscriptStore
 
 MAX_FOLDS: Final = 64
 """Folds in memory; the size of each is bounded, whatever the output."""

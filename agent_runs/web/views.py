@@ -3,7 +3,7 @@
 from typing import Final
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.render import Attempt, View
 from agent_runs.web.run_info import RunInfo, RunInfoSource, RunInfoUnavailable
 from agent_runs.web.usage import AttemptUsage

@@ -18,15 +18,15 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import Budget, BudgetUse, StreamEnd, StreamLogs
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.store import Line, TranscriptStore
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import pod, terminated
 from tests.logs.kubelet import Log, framed
 from tests.logs.live_log import LiveLog
 from tests.logs.scripted_log import JOB, POD, SIDECAR_RUNS, ScriptedLog
-from tests.opencode.event_lines import step_finish, step_start, tool_use
 from tests.support.ends import budget_use, ended
 from tests.support.sqlite import sqlite_store
+from tests.transcript.event_lines import step_finish, step_start, tool_use
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from agent_runs.contracts.start import HostTexts
 from agent_runs.job.checks import Checks
 from agent_runs.job.policy import Policy
 from agent_runs.paperclip.preparation import Preparation, prepare
-from agent_runs.transcripts.store import TranscriptStore, Writer
+from agent_runs.transcript.store import TranscriptStore, Writer
 from tests.paperclip.contexts import minimal, with_value
 from tests.support.cases import case
 

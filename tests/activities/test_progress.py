@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from activities.stream_logs import cause_of_silence
-from agent_runs.agents.opencode.activity import Activity
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import SilenceLimits
-from agent_runs.transcripts.lines import Line
+from agent_runs.transcript.activity import Activity
+from agent_runs.transcript.lines import Line
 from tests.logs.scripted_log import JOB
 from tests.logs.timed_container import TimedContainer, now, worker_clock
-from tests.opencode.event_lines import step_finish, step_start, text, tool_use
-from tests.opencode.log_lines import call, created, loop, plugin, request, stream_error, written
 from tests.support.virtual_time import run_in_virtual_time
+from tests.transcript.event_lines import step_finish, step_start, text, tool_use
+from tests.transcript.log_lines import call, created, loop, plugin, request, stream_error, written
 
 HOUR = 3600.0
 LIMITS = SilenceLimits(silence=timedelta(hours=1))

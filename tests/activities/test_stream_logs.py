@@ -37,7 +37,7 @@ from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import LastOutput, SilenceClock, SilenceLimits
 from agent_runs.paperclip.preparation import Preparation
-from agent_runs.transcripts.store import Line, TranscriptStore, Writer
+from agent_runs.transcript.store import Line, TranscriptStore, Writer
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, pod, terminated
 from tests.logs.kubelet import Log, framed

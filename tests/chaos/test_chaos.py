@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from agent_runs.kube.client import Cluster
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from dev_stack.cluster import EmbeddedCluster
 from tests.chaos.faulty_network import faulty_network
 from tests.chaos.random_faults import EmbeddedFaults

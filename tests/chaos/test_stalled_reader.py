@@ -16,7 +16,7 @@ from agent_runs.logs.follower import Follower
 from agent_runs.logs.frames import Frame, FrameReader
 from agent_runs.logs.log_resume import Tally
 from agent_runs.logs.source import REPLAY_COMMAND
-from agent_runs.transcripts.lines import Line
+from agent_runs.transcript.lines import Line
 from dev_stack.cluster import EmbeddedCluster
 from tests.chaos.workload import FollowedRun, Workload, running_workload
 from tests.support.sqlite import sqlite_store

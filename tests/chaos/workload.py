@@ -21,7 +21,7 @@ from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Metadata
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.store import Line, TranscriptStore
 from tests.activities.fake_preparations import FakePreparations
 from tests.support.agent_pods import agent_pod
 from tests.support.ends import ended

@@ -18,7 +18,7 @@ from agent_runs.cli.runs import read_context
 from agent_runs.client.fleet import RunFilter
 from agent_runs.contracts.identity import RunKey
 from agent_runs.paperclip.sealing import PublicKey, load_or_create
-from agent_runs.transcripts.tokens import Tokens
+from agent_runs.transcript.tokens import Tokens
 from dev_stack.demo import context
 from tests.support.ports import HOST, free_port
 from tests.support.process_pool import commands

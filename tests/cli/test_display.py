@@ -14,7 +14,7 @@ from agent_runs.client.timeline import PhaseChange, Step
 from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.outcome import AttemptReport, Outcome, Stop
 from agent_runs.contracts.start import Finding
-from agent_runs.transcripts.store import Line
+from agent_runs.transcript.store import Line
 from tests.web.parts import run_info
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

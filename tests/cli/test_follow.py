@@ -22,7 +22,7 @@ from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.store import Line, TranscriptStore
 from dev_stack.demo import context
 from tests.cli.test_transcripts import PROGRAM
 from tests.cli.test_transcripts import environment as environment  # noqa: PLC0414 (the fixture)

@@ -32,8 +32,8 @@ from agent_runs.client.amounts import short_count
 from agent_runs.client.fleet import FAILURE_CODES
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, AttemptKey, RunKey
-from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.transcripts.usage import RunUsage, StoredUsage
+from agent_runs.transcript.store import Line, TranscriptStore
+from agent_runs.transcript.usage import RunUsage, StoredUsage
 from tests.cli.test_transcripts import PROGRAM, run, service
 from tests.cli.test_transcripts import environment as environment  # noqa: PLC0414 (the fixture)
 from tests.support.cases import case

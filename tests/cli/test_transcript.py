@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agent_runs.agents.opencode.entries import TERMINAL_LIMITS, Entry, entry
 from agent_runs.cli.transcript import render
+from agent_runs.transcript.entries import TERMINAL_LIMITS, Entry, entry
 from tests.support.cases import case
 
 CAPTURES = sorted((Path(__file__).parents[1] / "fixtures" / "opencode").glob("*/events.jsonl"))

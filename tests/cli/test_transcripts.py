@@ -19,7 +19,7 @@ from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.store import Line, TranscriptStore
 from tests.support.process_pool import commands
 from tests.support.requests import FakeRequest
 

@@ -16,7 +16,7 @@ from agent_runs.client.transcripts import ServiceTranscripts
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, TranscriptStore
+from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.web.access import Access
 from agent_runs.web.transcripts import app, serving
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from agent_runs.agents.opencode.fold import Fold
-from agent_runs.agents.opencode.pricing import PRICES, cost_of, fallback_cost
 from agent_runs.contracts.errors import RunTimeout
 from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
+from agent_runs.transcript.fold import Fold
+from agent_runs.transcript.pricing import PRICES, cost_of, fallback_cost
 from tests.support.saved_output import FileLine
 
 SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"

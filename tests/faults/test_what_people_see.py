@@ -19,13 +19,13 @@ from agent_runs.client import links
 from agent_runs.client.attach import Ticket
 from agent_runs.client.obstacles import read_obstacles
 from agent_runs.contracts.identity import RunKey
-from agent_runs.transcripts.tokens import authorization
+from agent_runs.transcript.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.faults.environment import Environment, open_environment
 from tests.support.ports import free_port
 from tests.support.process_pool import ProcessPool
-from tests.transcripts.postgres import CannotStart, Postgres
+from tests.transcript.postgres import CannotStart, Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.stream_logs import outside_failure
-from agent_runs.agents.opencode.fold import Fold
 from agent_runs.contracts.errors import (
     AgentCrashed,
     DiskLimitExceeded,
@@ -41,6 +40,7 @@ from agent_runs.kube.diagnosis import (
     termination_cause,
 )
 from agent_runs.kube.objects import Event, InvalidReply, Job, Pod, decode
+from agent_runs.transcript.fold import Fold
 from tests.kube.pods import container, event, job, pod, terminated, unschedulable, waiting
 from tests.support.cases import case
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from agent_runs.contracts.outcome import Gap
 from agent_runs.logs.log_resume import Cursor, LogReader
-from agent_runs.transcripts.lines import Line
+from agent_runs.transcript.lines import Line
 
 
 @dataclass(frozen=True)

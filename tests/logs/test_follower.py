@@ -21,7 +21,7 @@ from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import ROTATION_BYTES, SIDECAR_LOST, Follower, FollowTiming
 from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.source import Source
-from agent_runs.transcripts.lines import Line
+from agent_runs.transcript.lines import Line
 from dev_stack.cluster import EmbeddedCluster
 from tests.kube.pods import container, pod, terminated
 from tests.kube.test_client import NAMESPACE, job_manifest, start_job, wait_for_phase

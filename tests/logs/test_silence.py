@@ -7,18 +7,18 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from agent_runs.agents.opencode.activity import Activity
 from agent_runs.kube.objects import Pod
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import SilenceLimits, SilenceProof
 from agent_runs.logs.source import WORK_COMMAND
+from agent_runs.transcript.activity import Activity
 from tests.kube.pods import pod, terminated
 from tests.logs.scripted_log import JOB
 from tests.logs.timed_container import TimedContainer, now, worker_clock
-from tests.opencode.event_lines import step_finish, step_start, tool_use
-from tests.opencode.log_lines import loop, request
 from tests.support.virtual_time import run_in_virtual_time
+from tests.transcript.event_lines import step_finish, step_start, tool_use
+from tests.transcript.log_lines import loop, request
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 LIMIT = SilenceLimits(first_output=timedelta(minutes=7), silence=timedelta(minutes=1))

@@ -11,7 +11,6 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.parse_transcript import ParseTranscriptActivity
-from agent_runs.agents.opencode.fold import Fold, Progress
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import Ended, ParseTranscript
@@ -20,8 +19,9 @@ from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.logs import usage as recording
 from agent_runs.logs.usage import RECORD_INTERVAL, UsageRecorder
-from agent_runs.transcripts.store import UNCLAIMED, Line, TranscriptStore
-from agent_runs.transcripts.usage import StoredUsage
+from agent_runs.transcript.fold import Fold, Progress
+from agent_runs.transcript.store import UNCLAIMED, Line, TranscriptStore
+from agent_runs.transcript.usage import StoredUsage
 from tests.activities.fake_preparations import FakePreparations
 from tests.support.sqlite import sqlite_store
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent_runs.agents.opencode.pricing import PRICES
 from agent_runs.metrics.definitions import ALL, MODELS, OTHER, STORE_DURATION, TOKENS, Histogram, Metric
 from agent_runs.metrics.recorder import bounded
+from agent_runs.transcript.pricing import PRICES
 from dev_stack import dashboard, metrics_page
 from tests.metrics.rules import ALERTS, SPEC, unknown_metrics
 from tests.support.cases import case

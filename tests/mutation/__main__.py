@@ -57,22 +57,22 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "workflows/retries.py": tuple(
         f"tests/workflows/test_{name}.py" for name in ("retries", "infrastructure", "agent_run", "callers")
     ),
-    "agent_runs/transcripts/store.py": tuple(
-        f"tests/transcripts/test_{name}.py"
+    "agent_runs/transcript/store.py": tuple(
+        f"tests/transcript/test_{name}.py"
         for name in ("store_fencing", "store_retention", "notifier", "follow", "store", "store_outage")
     ),
     "agent_runs/logs/log_resume.py": tuple(
         f"tests/logs/test_{name}.py" for name in ("log_resume", "follower", "silence")
     ),
-    "agent_runs/agents/opencode/fold.py": (
+    "agent_runs/transcript/fold.py": (
         *(
             "tests/conformance/test_opencode_output.py",
-            "tests/opencode/test_captures.py",
-            "tests/opencode/test_verdict.py",
+            "tests/transcript/test_captures.py",
+            "tests/transcript/test_verdict.py",
         ),
-        "tests/opencode/test_events.py",
+        "tests/transcript/test_events.py",
     ),
-    "agent_runs/agents/opencode/verdict.py": tuple(
+    "agent_runs/transcript/verdict.py": tuple(
         f"tests/{name}.py"
         for name in ("opencode/test_verdict", "conformance/test_opencode_output", "opencode/test_captures")
     ),

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.paperclip.sealing import load_or_create
-from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.transcripts.tokens import Tokens
+from agent_runs.transcript.store import Line, TranscriptStore
+from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.paperclip_log import calls
 from dev_stack.cluster_access import Access
 from dev_stack.plan import CLAIM, Plan

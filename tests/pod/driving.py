@@ -13,10 +13,10 @@ from typing import Any
 
 import aiohttp
 
-from agent_runs.agents.opencode.events import SERVER_EVENTS
 from agent_runs.agents.opencode.merge import Merged, merge
 from agent_runs.contracts.outcome import ContainerEnd, Report
 from agent_runs.pod.archive import sidecar_archive
+from agent_runs.transcript.events import SERVER_EVENTS
 from dev_stack.opencode_binary import ensure_opencode
 from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve

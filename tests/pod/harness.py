@@ -22,7 +22,7 @@ from agent_runs.logs.frames import (
     Totals,
 )
 from agent_runs.pod.archive import sidecar_archive
-from agent_runs.transcripts.lines import Line
+from agent_runs.transcript.lines import Line
 
 SCRIPT = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
 LAST = re.compile(rb"[0-9]+x\. ")

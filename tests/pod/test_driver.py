@@ -18,9 +18,9 @@ from agent_runs.contracts.outcome import Report
 from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT
 from agent_runs.pod.sidecar.drivers.opencode_server import wire
 from agent_runs.pod.sidecar.drivers.opencode_server.server import Server
-from tests.opencode.captures import Capture
 from tests.pod.driving import PASSWORD, Played, Served, bash, result, script, serving, task
 from tests.support.saved_output import fold_chunks
+from tests.transcript.captures import Capture
 
 pytestmark = pytest.mark.slow
 

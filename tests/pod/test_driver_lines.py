@@ -9,9 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runs.agents.opencode.activity import Activity
-from agent_runs.agents.opencode.entries import entry
-from agent_runs.agents.opencode.events import SERVER_EVENTS
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.pod.sidecar.drivers.growth import MAX_TEXT, Growth
 from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, Line, encoded
@@ -20,10 +17,13 @@ from agent_runs.pod.sidecar.drivers.opencode_server.children import MAX_CHILDREN
 from agent_runs.pod.sidecar.drivers.opencode_server.drive import identifier
 from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, elements
-from agent_runs.transcripts.store import Line as StoredLine
+from agent_runs.transcript.activity import Activity
+from agent_runs.transcript.entries import entry
+from agent_runs.transcript.events import SERVER_EVENTS
+from agent_runs.transcript.store import Line as StoredLine
 from agent_runs.web.paperclip_log import FORMATS, calls
-from tests.opencode.event_lines import step_finish, step_start, text, tool_use
 from tests.support.saved_output import FileLine, fold_chunks
+from tests.transcript.event_lines import step_finish, step_start, text, tool_use
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 SESSION, PROMPT = "ses_1", "msg_prompt"

@@ -15,7 +15,7 @@ from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.request import SessionParams
 from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from dev_stack import demo
 from dev_stack.plan import Plan, Ports
 from dev_stack.stack import Stack

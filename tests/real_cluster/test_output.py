@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from agent_runs.kube.client import Cluster
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from tests.chaos.faulty_network import faulty_network
 from tests.chaos.random_faults import InjectFault, RandomFaults
 from tests.chaos.workload import StoredOutput, Workload, assert_complete, running_workload

@@ -20,7 +20,7 @@ from agent_runs.client.connection import connect
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from tests.real_cluster.installation import (
     WORKER,
     Installation,
@@ -39,7 +39,7 @@ from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.observed_runs import SMALL_RESOURCES, script, steps_in
 from tests.real_cluster.stack import rewritten
 from tests.support.tls import server_context, tls_front
-from tests.transcripts.postgres import Postgres
+from tests.transcript.postgres import Postgres
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(1800)]
 

@@ -21,7 +21,7 @@ from tests.real_cluster.installation import command, opened_beside
 from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.objects import api_request, created_object
 from tests.support.overlays import built
-from tests.transcripts.postgres import Postgres
+from tests.transcript.postgres import Postgres
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(1800)]
 

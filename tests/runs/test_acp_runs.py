@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from agent_runs.agents.opencode.entries import entry
 from agent_runs.agents.profile import load
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
 from agent_runs.contracts.start import HostTexts
+from agent_runs.transcript.entries import entry
 from dev_stack.demo import later_context
 from tests.conftest import UNKNOWN_SESSION
 from tests.pod.paperclip import serving

@@ -9,11 +9,11 @@ import pytest
 from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
-from tests.opencode.event_lines import step_finish, step_start, text, tool_use
 from tests.pod.driving import bash, task
 from tests.runs.real_opencode import opencode_agent, playing, real_system
 from tests.runs.system import System, attempt_key, open_system
 from tests.runs.test_warnings import details, header, shown
+from tests.transcript.event_lines import step_finish, step_start, text, tool_use
 
 
 def stepping_agent(system: System, pauses: dict[int, Path], steps: int, *, answers: bool = False) -> dict[str, Any]:

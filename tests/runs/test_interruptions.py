@@ -22,7 +22,7 @@ from temporalio.client import Client, WorkflowHandle
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from tests.runs.system import System, attempt_key, open_system
-from tests.transcripts.stored_runs import stored_runs
+from tests.transcript.stored_runs import stored_runs
 from workflows.agent_run import AgentRunWorkflow
 
 STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED

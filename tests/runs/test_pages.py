@@ -15,7 +15,7 @@ from agent_runs.client import links
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.logs import usage
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcripts.tokens import authorization
+from agent_runs.transcript.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.runs.system import System, attempt_key, replay_script

@@ -13,7 +13,7 @@ from agent_runs.cli import runs
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.client import links
 from agent_runs.client.runs import UnknownRun
-from agent_runs.transcripts.tokens import authorization
+from agent_runs.transcript.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.runs.system import System, attempt_key

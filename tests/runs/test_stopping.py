@@ -10,8 +10,8 @@ import pytest
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.reference import job_ref
-from tests.opencode.event_lines import step_finish, step_start, text
 from tests.runs.system import System, attempt_key
+from tests.transcript.event_lines import step_finish, step_start, text
 
 EXITS_ON_SIGTERM = "cat > /dev/null; trap 'echo goodbye; exit 143' TERM; echo hello; while :; do sleep 0.1; done"
 IGNORES_SIGTERM = "cat > /dev/null; trap '' TERM; echo hello; while :; do sleep 0.1; done"

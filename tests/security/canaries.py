@@ -16,7 +16,7 @@ from temporalio.client import WorkflowHandle
 
 from agent_runs.client import links
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.transcripts.tokens import authorization
+from agent_runs.transcript.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from dev_stack.cluster.kinds import KINDS, SECRETS, Kind

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from temporalio.testing import ActivityEnvironment
 
 from activities.check_configuration import CheckConfigurationActivity
-from agent_runs.agents.opencode.fold import Fold
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.errors import SealedFieldUnreadable
 from agent_runs.contracts.large_json import MAX_VALUES
@@ -25,6 +24,7 @@ from agent_runs.job.checks import Checks
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 from agent_runs.paperclip.secret_values import MAX_VALUES as MAX_SECRETS
+from agent_runs.transcript.fold import Fold
 from agent_runs.web import render, transcripts
 from agent_runs.web.transcripts import CHUNK_BYTES, PIECE_BYTES, as_json
 from tests.runs.system import System

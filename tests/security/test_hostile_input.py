@@ -19,7 +19,6 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from agent_runs.agents.opencode.fold import Fold
 from agent_runs.cli.display import TextDisplay
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -31,7 +30,8 @@ from agent_runs.logs.frames import FrameReader
 from agent_runs.logs.log_resume import LogReader
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.redaction import Redaction
-from agent_runs.transcripts.store import Line
+from agent_runs.transcript.fold import Fold
+from agent_runs.transcript.store import Line
 from agent_runs.web.paperclip_log import CALL_BYTES, FORMATS, calls
 from agent_runs.web.render import Templates, page_entries
 from tests.paperclip.contexts import NAMES, captured

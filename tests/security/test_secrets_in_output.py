@@ -13,7 +13,7 @@ import dev_stack.cluster.pod_status as embedded_status
 from agent_runs.client import links
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.paperclip.redaction import Redaction
-from agent_runs.transcripts.tokens import authorization
+from agent_runs.transcript.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.runs.system import System, attempt_key

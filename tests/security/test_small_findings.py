@@ -8,7 +8,7 @@ import pytest
 
 from agent_runs.contracts.identity import RunKey
 from agent_runs.paperclip.preparation import prepare
-from agent_runs.transcripts.store import TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 from tests.paperclip.contexts import minimal, with_value
 
 

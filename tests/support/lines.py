@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from agent_runs.transcripts.lines import Line
+from agent_runs.transcript.lines import Line
 
 READ_AT: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

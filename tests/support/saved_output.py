@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from agent_runs.agents.opencode.fold import Fold
 from agent_runs.contracts.output import LINE_LIMIT
+from agent_runs.transcript.fold import Fold
 
 
 class FileLine(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent_runs.client.runs import RunSummary
 from agent_runs.contracts.identity import RunKey
-from agent_runs.transcripts.usage import StoredUsage
+from agent_runs.transcript.usage import StoredUsage
 from tests.web.parts import Site, key, line, run_info, site, text_event
 
 TOKEN = "operator-token-0123456789abcdefghij"

@@ -18,8 +18,8 @@ from agent_runs.client.timeline import Step
 from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import AttemptReport, Outcome
-from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.transcripts.tokens import Tokens, authorization
+from agent_runs.transcript.store import Line, TranscriptStore
+from agent_runs.transcript.tokens import Tokens, authorization
 from agent_runs.web.run_info import RunInfo, RunInfoUnavailable
 from agent_runs.web.serving import application
 from agent_runs.web.transcripts import serving

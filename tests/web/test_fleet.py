@@ -17,8 +17,8 @@ from agent_runs.client.fleet import PAGE_RUNS, RunFilter
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import RunKey
-from agent_runs.transcripts.fleet import FleetQueries
-from agent_runs.transcripts.tokens import authorization
+from agent_runs.transcript.fleet import FleetQueries
+from agent_runs.transcript.tokens import authorization
 from agent_runs.web.operators import COOKIE, SESSION_LIFETIME
 from agent_runs.web.wrong_tokens import LIMIT
 from tests.web.fleet_parts import BEARER, TOKEN, operated, run, store_run, usage

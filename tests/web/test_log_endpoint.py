@@ -15,8 +15,8 @@ from joserfc.jwk import OctKey
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.transcripts.tokens import Tokens, authorization
+from agent_runs.transcript.store import Line, TranscriptStore
+from agent_runs.transcript.tokens import Tokens, authorization
 from agent_runs.web.access import Access
 from agent_runs.web.log_events import Cursor, LogEvents
 from agent_runs.web.paperclip_log import FORMATS, LogFormat, calls

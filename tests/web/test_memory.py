@@ -11,8 +11,8 @@ import pytest
 from agent_runs.client import links
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import RunKey
-from agent_runs.transcripts.store import TranscriptStore
-from agent_runs.transcripts.tokens import authorization
+from agent_runs.transcript.store import TranscriptStore
+from agent_runs.transcript.tokens import authorization
 from tests.web.parts import RUN, key, line
 
 pytestmark = [

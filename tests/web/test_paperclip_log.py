@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runs.transcripts.store import Line
+from agent_runs.transcript.store import Line
 from agent_runs.web.paperclip_log import CALL_BYTES, FORMATS, Call, LogFormat, calls, session_id
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)

@@ -20,8 +20,8 @@ from joserfc.jwk import OctKey
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.transcripts.tokens import Tokens, authorization
+from agent_runs.transcript.store import Line, TranscriptStore
+from agent_runs.transcript.tokens import Tokens, authorization
 from agent_runs.web import transcripts
 from agent_runs.web.access import REVOCATION_MAX_AGE, Access, Revocations
 from agent_runs.web.transcripts import app, as_json, serving

@@ -54,8 +54,8 @@ from agent_runs.job.redactions import WorkerValues
 from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.sealing import Opener, load_or_create
 from agent_runs.service.preparations import HistoryPreparations
-from agent_runs.transcripts.store import Line, TranscriptStore
-from agent_runs.transcripts.tokens import Tokens
+from agent_runs.transcript.store import Line, TranscriptStore
+from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.access import Access
 from agent_runs.web.transcripts import app, serving
 from tests.support.policies import ANYTHING

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from agent_runs.agents.opencode.events import printable
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import RunConfig
+from agent_runs.transcript.events import printable
 
 SESSION_TITLE_LIMIT: Final = 100
 

@@ -1,0 +1,408 @@
+"""The fold over one attempt's output: from raw lines to a `Report`.
+
+The state is bounded whatever the output: texts and errors are cut and counted, and only the latest identifiers are
+remembered. The answer is the text of the last message that finished a step; a finished step is not the end of the
+run, the end of the output is (compaction finishes one in the middle).
+Source: OpenCode 1.18.33, observed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Final, NamedTuple
+
+from agent_runs.contracts.errors import Failure
+from agent_runs.contracts.outcome import GAP_STREAM, SUMMARY_LIMIT, ContainerEnd, Report, Usage
+from agent_runs.contracts.output import LINE_LIMIT, OutputLine
+from agent_runs.transcript import verdict
+from agent_runs.transcript.budget import RepeatedCall
+from agent_runs.transcript.diagnostics import Diagnostics
+from agent_runs.transcript.events import (
+    NO_PART,
+    SERVER_EVENTS,
+    SUBAGENT_STEP,
+    Event,
+    Part,
+    Tokens,
+    decode,
+    decode_beginning,
+    is_blank,
+    printable,
+    shortened,
+    storable,
+)
+from agent_runs.transcript.provider_errors import ProviderError, provider_error
+
+RECENT_IDS: Final = 4096
+OPEN_MESSAGES: Final = 8
+ERRORS: Final = 20
+ERROR_LIMIT: Final = 1000
+LAST_OUTPUT_LIMIT: Final = 200
+SESSION_LIMIT: Final = 128
+TOOL_NAME_LIMIT: Final = 80
+REASON_LIMIT: Final = 80
+MAX_COUNT: Final = 2**53 - 1
+"""The largest count kept: JavaScript's largest exact integer."""
+COST_LIMIT: Final = 1e12
+_TEXT_LIMIT: Final = 2 * SUMMARY_LIMIT
+"""Characters that are read of one text: more than a summary has, since it may begin with blanks."""
+
+
+class Progress(NamedTuple):
+    """What a person watching wants to see now. Bounded.
+
+    Attributes:
+        continues: no step has finished by `stop`, or something followed it.
+        repeated: the newest tool call, and how often it was made in a row.
+        context_tokens: of the largest prompt of a step: how much of the model's context is used.
+    """
+
+    session_id: str | None
+    steps: int
+    tool_calls: int
+    usage: Usage
+    cost_usd: Decimal | None
+    last_output: str
+    continues: bool
+    repeated: RepeatedCall
+    context_tokens: int
+
+
+class _Recent:
+    def __init__(self, size: int = RECENT_IDS) -> None:
+        self._size = size
+        self._evidence: OrderedDict[str, None] = OrderedDict()
+
+    def repeated(self, identifier: str | None) -> bool:
+        if identifier is None:
+            return False
+        if identifier in self._evidence:
+            return True
+        self._evidence[identifier] = None
+        if len(self._evidence) > self._size:
+            self._evidence.popitem(last=False)
+        return False
+
+
+class _Texts:
+    """The texts of one message, joined by a blank line, at most `SUMMARY_LIMIT` characters."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def add(self, text: str) -> None:
+        if len(self._text) <= SUMMARY_LIMIT and (trimmed := text[:_TEXT_LIMIT].strip()):
+            self._text = f"{self._text}\n\n{trimmed}" if self._text else trimmed
+
+    def joined(self) -> str:
+        return shortened(storable(self._text), SUMMARY_LIMIT)
+
+
+class _Meter:
+    """Tokens and cost, summed over the steps."""
+
+    def __init__(self) -> None:
+        self.cost: Decimal | None = None
+        self.largest_prompt = 0
+        self._fresh = self._written = self._reasoning = self._cache_read = self._cache_write = 0
+
+    def add(
+        self, tokens: Tokens | None, cost: float | None, context: float | None = None, *, own_prompt: bool = True
+    ) -> None:
+        """Add a step; the prompt of a sub-agent's is not in the context of the session.
+
+        `context` is the context used, where the agent says it: the tokens may be of several requests.
+        """
+        if cost is not None and 0 <= cost <= COST_LIMIT:
+            self.cost = (self.cost or Decimal(0)) + Decimal(repr(cost))
+        if context is not None:
+            self.largest_prompt = max(self.largest_prompt, _count(context))
+        if tokens is None:
+            return
+        cache = tokens.cache
+        fresh = _count(tokens.input)
+        read, write = (_count(cache.read), _count(cache.write)) if cache is not None else (0, 0)
+        self._fresh += fresh
+        self._written += _count(tokens.output)
+        self._reasoning += _count(tokens.reasoning)
+        self._cache_read += read
+        self._cache_write += write
+        if own_prompt and context is None:
+            self.largest_prompt = max(self.largest_prompt, fresh + read + write)
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            input_tokens=min(self._fresh, MAX_COUNT),
+            output_tokens=min(self._written + self._reasoning, MAX_COUNT),
+            cached_input_tokens=min(self._cache_read, MAX_COUNT),
+            cache_write_tokens=min(self._cache_write, MAX_COUNT),
+            reasoning_tokens=min(self._reasoning, MAX_COUNT),
+        )
+
+
+class Fold:
+    """Takes OpenCode's raw lines as they come and can report at any time.
+
+    Args:
+        resumed_session: the id that was passed with `--session`, if one was.
+    """
+
+    def __init__(self, resumed_session: str | None = None) -> None:
+        self._resumed = resumed_session or None
+        self._diagnostics = Diagnostics()
+        self._meter = _Meter()
+        self._session: str | None = None
+        self._latest_session: str | None = None
+        self._resumed_seen = False
+        self._events = self._unparsed = self._cut = self._steps = self._tool_calls = 0
+        self._half_line = False
+        self._started = self._open = self._ever_finished = self._limit_reached = False
+        self._reason: str | None = None
+        self._rejected_tool: str | None = None
+        self._texts: OrderedDict[str | None, _Texts] = OrderedDict()
+        self._answer: _Texts | None = None
+        self._latest_text = ""
+        self._repeated = RepeatedCall()
+        self._steps_seen, self._tools_seen = _Recent(), _Recent()
+        self._pending_errors: list[ProviderError] = []
+        self._errors: list[str] = []
+        self._tool_errors: list[str] = []
+        self._handlers: dict[str, Callable[[Event, Part], None]] = {
+            "step_start": self._step_start,
+            "text": self._text,
+            "tool_use": self._tool_use,
+            "step_finish": self._step_finish,
+            SUBAGENT_STEP: self._subagent_step,
+            "error": self._error,
+            "permission_rejected": self._rejected,
+        }
+
+    def add(self, line: OutputLine) -> None:
+        """Take the next line of the output, whatever stream it is of; a gap is no output."""
+        if line.stream == "stdout":
+            self._stdout(line.data, terminated=line.terminated)
+        elif line.stream != GAP_STREAM:
+            self._diagnostics.read(line.data)
+
+    def _stdout(self, raw: bytes, *, terminated: bool) -> None:
+        """One line of stdout. Its bytes alone tell whether it is cut, so it does not matter who kept it."""
+        event = decode(raw)
+        if event is None:
+            event = decode_beginning(raw)
+            self._cut += event is not None or len(raw) >= LINE_LIMIT
+            self._half_line = self._half_line or (not terminated and raw.lstrip().startswith(b"{"))
+        if event is None:
+            self._stray(raw)
+            return
+        self._events += event.type not in SERVER_EVENTS
+        if event.session_id != self._latest_session:
+            self._name_session(event.session_id)
+        handle = self._handlers.get(event.type)
+        if handle is not None:
+            handle(event, event.part or NO_PART)
+
+    @property
+    def session_id(self) -> str | None:
+        """OpenCode's session: from its first event, else from its log."""
+        return self._session or self._diagnostics.session_id
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(
+            session_id=self.session_id,
+            steps=self._steps,
+            tool_calls=self._tool_calls,
+            usage=self._meter.usage,
+            cost_usd=self._meter.cost,
+            last_output=self._last_output(),
+            continues=self._open or self._reason != verdict.STOP,
+            repeated=self._repeated,
+            context_tokens=min(self._meter.largest_prompt, MAX_COUNT),
+        )
+
+    def report(
+        self,
+        end: ContainerEnd,
+        *,
+        stopped: Failure | None = None,
+        missing: verdict.Missing = "nothing",
+        verified: bool = False,
+        agent: str = "OpenCode",
+    ) -> Report:
+        """What the output so far and the container's end mean together. Does not change the fold.
+
+        Args:
+            end: the container's own end.
+            stopped: why we stopped the agent, if we did.
+            missing: whether output that OpenCode wrote could not be had, and where.
+            verified: the receipt proves that all of the output is here.
+            agent: the title of the agent that wrote this.
+        """
+        evidence = self._evidence(agent, stopped=stopped, missing=missing, verified=verified)
+        judgement = verdict.judge(evidence, end)
+        return Report(
+            failure=judgement.failure,
+            warnings=judgement.warnings,
+            session_id=self.session_id,
+            usage=self._meter.usage,
+            cost_usd=self._meter.cost,
+            last_context_tokens=min(self._meter.largest_prompt, MAX_COUNT),
+            steps=self._steps,
+            tool_calls=self._tool_calls,
+            finish_reason=self._reason,
+            summary="" if self._diagnostics.compacts else self._summary(),
+            errors=tuple(self._errors),
+            tool_errors=tuple(self._tool_errors),
+            unknown_session=judgement.unknown_session,
+            clear_session=judgement.clear_session,
+            stayed=judgement.stayed,
+            exit_code=judgement.exit_code,
+            last_output=self._last_output(),
+            events=self._events,
+            unparsed_lines=self._unparsed,
+            opencode_version=self._diagnostics.version,
+        )
+
+    def _evidence(
+        self, agent: str, *, stopped: Failure | None, missing: verdict.Missing, verified: bool
+    ) -> verdict.Evidence:
+        usage = self._meter.usage
+        return verdict.Evidence(
+            agent=agent,
+            stopped=stopped,
+            missing=missing,
+            verified=verified,
+            half_line=self._half_line,
+            cut_lines=self._cut,
+            events=self._events,
+            resumed_session=self._resumed,
+            resumed_seen=self._resumed_seen or self._diagnostics.session_id == self._resumed,
+            started=self._started,
+            open_step=self._open,
+            finished=self._ever_finished,
+            reason=self._reason,
+            limit_reached=self._limit_reached,
+            has_output=usage.output_tokens > 0 or self._tool_calls > 0 or bool(self._summary()),
+            pending_errors=tuple(self._pending_errors),
+            errors=len(self._errors),
+            rejected_tool=self._rejected_tool,
+            diagnostics=self._diagnostics,
+        )
+
+    def _summary(self) -> str:
+        """The answer; without any finished message, the text until then."""
+        if self._answer is not None:
+            return self._answer.joined()
+        if self._ever_finished or not self._texts:
+            return ""
+        return next(reversed(self._texts.values())).joined()
+
+    def _last_output(self) -> str:
+        lines = self._latest_text.strip().splitlines()
+        return printable(lines[-1], LAST_OUTPUT_LIMIT) if lines else ""
+
+    def _stray(self, raw: bytes) -> None:
+        if not is_blank(raw):
+            self._unparsed += 1
+            self._diagnostics.read(raw)
+
+    def _name_session(self, session_id: str | None) -> None:
+        self._latest_session = session_id
+        if not session_id:
+            return
+        if self._session is None:
+            self._session = printable(session_id, SESSION_LIMIT) or None
+        self._resumed_seen = self._resumed_seen or session_id == self._resumed
+
+    def _step_start(self, _event: Event, _part: Part) -> None:
+        self._started = self._open = True
+
+    def _text(self, _event: Event, part: Part) -> None:
+        self._started = self._open = True
+        if part.text is None or part.synthetic:
+            return
+        self._texts_of(part.message_id).add(part.text)
+        self._remember_text(part.text)
+
+    def _tool_use(self, _event: Event, part: Part) -> None:
+        self._started = self._open = True
+        if self._tools_seen.repeated(part.call_id or part.id):
+            return
+        self._tool_calls = min(self._tool_calls + 1, MAX_COUNT)
+        tool, state = part.tool or "tool", part.state
+        self._repeated = self._repeated.followed_by(tool, state.input if state is not None else None)
+        if state is not None and state.status == "error":
+            self._tool_error(tool, state.error or "no reason given")
+        else:
+            title = state.title if state is not None else None
+            self._remember_text(
+                f"{tool[:TOOL_NAME_LIMIT]}: {title[:LAST_OUTPUT_LIMIT]}" if title else tool[:TOOL_NAME_LIMIT]
+            )
+
+    def _tool_error(self, tool: str, error: str) -> None:
+        if _is_rejection(error):
+            self._rejected_tool = printable(tool, TOOL_NAME_LIMIT)
+        _keep_error(self._tool_errors, error)
+        self._remember_text(f"{tool[:TOOL_NAME_LIMIT]} failed: {error[:LAST_OUTPUT_LIMIT]}")
+
+    def _step_finish(self, _event: Event, part: Part) -> None:
+        if self._steps_seen.repeated(part.id):
+            return
+        self._started = self._ever_finished = True
+        self._open = False
+        self._steps = min(self._steps + 1, MAX_COUNT)
+        self._reason = shortened(storable(part.reason), REASON_LIMIT) if part.reason else None
+        self._limit_reached = self._limit_reached or verdict.is_step_limit(self._reason)
+        self._meter.add(part.tokens, part.cost, part.context)
+        if part.message:
+            self._texts_of(part.message_id).add(part.message)
+        texts = self._texts.pop(part.message_id, None)
+        if texts is not None:
+            self._answer = texts
+        if self._reason == verdict.STOP:
+            self._pending_errors.clear()
+
+    def _subagent_step(self, _event: Event, part: Part) -> None:
+        """It is used and paid for as any step, and says nothing about how the agent itself goes on."""
+        if not self._steps_seen.repeated(part.id):
+            self._steps = min(self._steps + 1, MAX_COUNT)
+            self._meter.add(part.tokens, part.cost, own_prompt=False)
+
+    def _error(self, event: Event, _part: Part) -> None:
+        error = provider_error(event.error if event.error is not None else event.message)
+        if len(self._pending_errors) < ERRORS:
+            self._pending_errors.append(error)
+        _keep_error(self._errors, error.text)
+        self._remember_text(error.text)
+
+    def _rejected(self, event: Event, _part: Part) -> None:
+        if isinstance(event.permission, str) and isinstance(event.patterns, str):
+            self._diagnostics.reject(f"{event.permission} ({event.patterns})")
+
+    def _texts_of(self, message_id: str | None) -> _Texts:
+        texts = self._texts.get(message_id)
+        if texts is None:
+            texts = self._texts[message_id] = _Texts()
+            if len(self._texts) > OPEN_MESSAGES:
+                self._texts.popitem(last=False)
+        return texts
+
+    def _remember_text(self, text: str) -> None:
+        """Keep the end of `text`; it is made printable only when somebody reads it."""
+        self._latest_text = text[-4 * LAST_OUTPUT_LIMIT :]
+
+
+def _count(value: float) -> int:
+    """A number of tokens: what is negative counts as none."""
+    return int(min(value, MAX_COUNT)) if value > 0 else 0
+
+
+def _keep_error(errors: list[str], text: str) -> None:
+    if len(errors) < ERRORS:
+        errors.append(printable(text, ERROR_LIMIT))
+
+
+def _is_rejection(error: str) -> bool:
+    """Whether OpenCode rejected a permission because nobody could answer (its messages of 1.2 to 1.18)."""
+    return error.startswith(("The user rejected permission to use this specific tool call", "PermissionRejectedError"))
