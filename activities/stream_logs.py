@@ -41,7 +41,7 @@ from agent_runs.logs.usage import UsageRecorder
 from agent_runs.metrics.definitions import OUTPUT_GAPS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.paperclip.redaction import Redaction
-from agent_runs.transcript.activity import SUB_AGENT, Activity
+from agent_runs.transcript.agent_state import SUB_AGENT, AgentState
 from agent_runs.transcript.fold import Fold, Progress
 from agent_runs.transcript.lines import stored_size
 from agent_runs.transcript.store import Line, TranscriptStore, Writer
@@ -71,7 +71,7 @@ class StreamState:
     """What is stored of one attempt so far.
 
     Attributes:
-        activity: what the agent is doing; the follower adds what is not stored yet.
+        agent: what it is doing; the follower adds what is not stored yet.
     """
 
     redaction: Redaction = field(default_factory=Redaction)
@@ -79,7 +79,7 @@ class StreamState:
     tally: Tally = field(default_factory=Tally)
     gaps: list[Gap] = field(default_factory=list)
     fold: Fold = field(default_factory=Fold)
-    activity: Activity = field(default_factory=Activity)
+    agent: AgentState = field(default_factory=AgentState)
 
     def redact(self, line: Line) -> bytes:
         """The line as it is stored. One whose end is missing may end inside a secret."""
@@ -219,7 +219,7 @@ class StreamLogsActivity:
             limits=SilenceLimits(input.first_output_timeout, input.silence_timeout, input.answered_timeout),
             has_stdout=checkpoint.state.tally.sizes["stdout"] > 0,
             metrics=self.metrics,
-            progress=checkpoint.state.activity,
+            progress=checkpoint.state.agent,
         )
 
     async def _silence(
@@ -227,7 +227,7 @@ class StreamLogsActivity:
     ) -> Silence:
         processes = await SilenceProof(self.cluster, input.pod).processes()
         redaction = checkpoint.state.redaction
-        cause, detail = cause_of_silence(checkpoint.state.activity, chatters=follower.silence.chatters)
+        cause, detail = cause_of_silence(checkpoint.state.agent, chatters=follower.silence.chatters)
         return Silence(
             limit=clock.limit,
             cause=cause,
@@ -291,7 +291,7 @@ class StreamLogsActivity:
             size = sum(len(line.data) for line in shown)
             written = await off_loop(size, map_data, state.restore, shown)
             await off_loop(size, state.add, written, shown, gaps)
-            await off_loop(size, state.activity.add, shown)
+            await off_loop(size, state.agent.add, shown)
             state.sequence = max(state.sequence, page[-1].sequence)
             activity.heartbeat(state.progress)
         return state
@@ -411,7 +411,7 @@ async def heartbeats(checkpoint: Checkpoint, follower: Follower, throttle: Heart
             await task
 
 
-def cause_of_silence(doing: Activity, *, chatters: bool) -> tuple[SilenceCause, str]:
+def cause_of_silence(doing: AgentState, *, chatters: bool) -> tuple[SilenceCause, str]:
     """What an agent without progress waits for, and the tools or the line that people want to read."""
     if doing.has_answered:
         return "agent", ""

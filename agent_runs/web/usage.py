@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import GAP_STREAM
-from agent_runs.transcript.activity import Activity
+from agent_runs.transcript.agent_state import AgentState
 from agent_runs.transcript.fold import Fold, Progress
 from agent_runs.transcript.store import Line, TranscriptStore
 
@@ -36,14 +36,14 @@ class AttemptProgress(NamedTuple):
 @dataclass
 class _PartialFold:
     fold: Fold = field(default_factory=Fold)
-    activity: Activity = field(default_factory=Activity)
+    agent: AgentState = field(default_factory=AgentState)
     after: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def add(self, page: list[Line]) -> None:
         for line in page:
             self.fold.add(line)
-        self.activity.add([line for line in page if line.stream != GAP_STREAM])
+        self.agent.add([line for line in page if line.stream != GAP_STREAM])
         self.after = page[-1].sequence
 
 
@@ -62,7 +62,7 @@ class AttemptUsage:
             while read < MAX_BYTES_PER_CALL:
                 page = await self._store.read(key, partial.after)
                 if not page:
-                    return AttemptProgress(partial.fold.progress, True, _doing(partial.activity))
+                    return AttemptProgress(partial.fold.progress, True, _doing(partial.agent))
                 await asyncio.to_thread(partial.add, page)
                 read += sum(len(line.data) for line in page)
             return AttemptProgress(partial.fold.progress, False)
@@ -76,11 +76,11 @@ class AttemptUsage:
         return partial
 
 
-def _doing(activity: Activity) -> str:
+def _doing(agent: AgentState) -> str:
     """What OpenCode's log shows that it does now."""
-    match activity.waits_for:
+    match agent.waits_for:
         case "tool":
-            return f"runs {', '.join(activity.tools)}"
+            return f"runs {', '.join(agent.tools)}"
         case "provider":
             return "waits for the model"
         case "unknown":

@@ -15,7 +15,7 @@ from activities.stream_logs import cause_of_silence
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import SilenceLimits
-from agent_runs.transcript.activity import Activity
+from agent_runs.transcript.agent_state import AgentState
 from agent_runs.transcript.lines import Line
 from tests.logs.scripted_log import JOB
 from tests.logs.timed_container import TimedContainer, now, worker_clock
@@ -237,10 +237,10 @@ async def follow(script: Script, takeovers: Sequence[float] = (), **faults: Any)
     stored: list[Line] = []
     cursor = Cursor()
     for until in (*takeovers, 100 * HOUR):
-        activity = Activity()
-        activity.add(stored)
+        agent = AgentState()
+        agent.add(stored)
         follower = Follower(
-            container, JOB, container.pod_ref, cursor, limits=LIMITS, progress=activity, wall_clock=worker_clock
+            container, JOB, container.pod_ref, cursor, limits=LIMITS, progress=agent, wall_clock=worker_clock
         )
         try:
             async with asyncio.timeout_at(until), follower:
@@ -252,7 +252,7 @@ async def follow(script: Script, takeovers: Sequence[float] = (), **faults: Any)
         break
     if follower.silence.exceeded is None:
         return Followed(None, "", now())
-    cause, detail = cause_of_silence(activity, chatters=follower.silence.chatters)
+    cause, detail = cause_of_silence(agent, chatters=follower.silence.chatters)
     return Followed(cause, detail, now())
 
 

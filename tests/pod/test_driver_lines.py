@@ -17,7 +17,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.children import MAX_CHILDREN
 from agent_runs.pod.sidecar.drivers.opencode_server.drive import identifier
 from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, elements
-from agent_runs.transcript.activity import Activity
+from agent_runs.transcript.agent_state import AgentState
 from agent_runs.transcript.entries import entry
 from agent_runs.transcript.events import SERVER_EVENTS
 from agent_runs.transcript.store import Line as StoredLine
@@ -173,14 +173,14 @@ def test_a_tool_that_a_server_reports_as_running_is_what_the_run_waits_for() -> 
         encoded(Line(each["type"], {name: each[name] for name in each if name != "type"}), 1, SESSION)
         for each in SERVER_LINES
     )
-    activity = Activity()
-    assert activity.add([FileLine(running)])
-    assert (activity.waits_for, activity.tools) == ("tool", ("bash",))
-    assert activity.add([FileLine(tool_use("bash"))])
-    assert activity.tools == ()
-    assert not activity.add([FileLine(retry)])
-    assert activity.waits_for == "provider"
-    assert activity.add([FileLine(growing)])
+    agent = AgentState()
+    assert agent.add([FileLine(running)])
+    assert (agent.waits_for, agent.tools) == ("tool", ("bash",))
+    assert agent.add([FileLine(tool_use("bash"))])
+    assert agent.tools == ()
+    assert not agent.add([FileLine(retry)])
+    assert agent.waits_for == "provider"
+    assert agent.add([FileLine(growing)])
 
 
 CREATED = "session.created.1"
@@ -260,6 +260,6 @@ def test_what_sub_agents_use_is_used_by_the_run_and_is_progress_but_not_its_end(
     assert [list(calls(StoredLine(sequence=1, stream="stdout", data=line, at=AT), form)) for form in FORMATS] == [
         []
     ] * 3
-    activity = Activity()
-    assert activity.add([FileLine(line)])
-    assert activity.add([FileLine(line)])
+    agent = AgentState()
+    assert agent.add([FileLine(line)])
+    assert agent.add([FileLine(line)])

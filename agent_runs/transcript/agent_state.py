@@ -49,7 +49,7 @@ _PERMISSIONS: Final = {"write": "edit", "patch": "edit", "multiedit": "edit"}
 Waiting = Literal["provider", "tool", "unknown"]
 
 
-class Activity:
+class AgentState:
     """What OpenCode is doing. Its memory is bounded, whatever the output.
 
     Events and log are two streams, so an event may come after log lines that were written later.
