@@ -85,14 +85,14 @@ class StreamState:
         """The line as it is stored. One whose end is missing may end inside a secret."""
         return self.redaction.redact(line.data, is_cut=not (line.terminated and line.whole))
 
-    def restore(self, line: Line) -> bytes:
-        """A stored line as the agent wrote it."""
-        return self.redaction.restore(line.data)
-
-    def add(self, written: Sequence[Line], shown: Sequence[Line], gaps: Iterable[Gap] = ()) -> None:
-        """Adds lines and gaps that are stored: as the agent wrote them, and redacted as the transcript shows them."""
-        self.gaps += gaps
+    def counted(self, written: Sequence[Line]) -> list[Line]:
+        """Counts the lines as the agent wrote them, and returns them as the transcript shows them."""
         self.tally.add(written)
+        return map_data(self.redact, written)
+
+    def add(self, shown: Sequence[Line], gaps: Iterable[Gap] = ()) -> None:
+        """Adds lines and gaps that are stored."""
+        self.gaps += gaps
         for line in shown:
             self.sequence = max(self.sequence, line.sequence)
             self.fold.add(line)
@@ -264,10 +264,10 @@ class StreamLogsActivity:
         """Stores a batch and advances the checkpoint; gaps that an earlier activity attempt has stored are skipped."""
         state = checkpoint.state
         batch.gaps = [gap for gap in batch.gaps if gap not in state.gaps]
-        redacted = replace(batch, lines=await off_loop(batch.size, map_data, state.redact, batch.lines))
+        redacted = replace(batch, lines=await off_loop(batch.size, state.counted, batch.lines))
         kept = rows(without_past_gaps(redacted, state), datetime.now(UTC))
-        await self.store.append(key, kept, writer, usage.due())
-        await off_loop(batch.size, state.add, batch.lines, redacted.lines, batch.gaps)
+        await self.store.append(key, kept, writer, usage.due(), str(state.tally))
+        await off_loop(batch.size, state.add, redacted.lines, batch.gaps)
         checkpoint.cursor = batch.cursor or checkpoint.cursor
         checkpoint.stored += stored_size(redacted.lines)
 
@@ -284,13 +284,12 @@ class StreamLogsActivity:
 
     async def _stored_state(self, key: AttemptKey, redaction: Redaction) -> StreamState:
         """The state after what earlier activity attempts have stored."""
-        state = StreamState(redaction)
+        state = StreamState(redaction, tally=Tally.of(await self.store.tally(key)))
         while page := await self.store.read(key, state.sequence):
             shown = [line for line in page if line.stream != GAP_STREAM]
             gaps = [gap_of(line) for line in page if line.stream == GAP_STREAM]
             size = sum(len(line.data) for line in shown)
-            written = await off_loop(size, map_data, state.restore, shown)
-            await off_loop(size, state.add, written, shown, gaps)
+            await off_loop(size, state.add, shown, gaps)
             await off_loop(size, state.agent.add, shown)
             state.sequence = max(state.sequence, page[-1].sequence)
             activity.heartbeat(state.progress)

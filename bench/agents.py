@@ -6,7 +6,6 @@ be the load that is measured. Under `/bench` it serves the requests of the measu
 """
 
 import asyncio
-import hashlib
 import json
 import random
 import sys
@@ -22,6 +21,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from agent_runs.logs.frames import Frame
+from agent_runs.pod.sidecar.encoding import Checksum
 from bench.parser import line_of, step_of
 from dev_stack.cluster.tls import server_context
 from tests.logs.frame_encoding import encode_frame, split_frames
@@ -65,7 +65,7 @@ class Agent:
     frames: int = 0
     lines: int = 0
     size: int = 0
-    digest: Any = field(default_factory=hashlib.sha256)
+    checksum: Checksum = field(default_factory=Checksum)
     log: list[bytes] = field(default_factory=list)
     readers: list[web.StreamResponse] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,14 +83,14 @@ class Agent:
         """A line of OpenCode on stdout."""
         self.lines += 1
         self.size += len(line) + 1
-        self.digest.update(line + b"\n")
+        self.checksum.update(line + b"\n")
         for frame in split_frames("stdout", line + b"\n", self.frames + 1):
             await self.write(frame)
 
     async def end(self) -> None:
         """The sidecar's last frame; then the container has ended."""
-        nothing = {"lines": 0, "bytes": 0, "sha256": hashlib.sha256().hexdigest()}
-        written = {"lines": self.lines, "bytes": self.size, "sha256": self.digest.hexdigest()}
+        nothing = {"lines": 0, "bytes": 0, "checksum": str(Checksum())}
+        written = {"lines": self.lines, "bytes": self.size, "checksum": str(self.checksum)}
         last = json.dumps({"exit_code": 0, "stdout": written, "stderr": nothing}).encode()
         await self.write(Frame(self.frames + 1, "last", ".", last))
         self.ended.set()

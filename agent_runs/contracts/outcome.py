@@ -41,7 +41,7 @@ class OutputReceipt(PaperclipContract):
     """What was stored of one attempt, compared with what the runner in the pod has counted.
 
     Attributes:
-        sha256: over the raw stdout bytes, hex.
+        checksum: CRC-32 and Adler-32 of the raw stdout bytes, hex.
         state: `verified`: both are equal; `unverified`: the runner was killed before it reported; `differs`: they are
             not equal.
     """
@@ -49,7 +49,7 @@ class OutputReceipt(PaperclipContract):
     state: Receipt = "unverified"
     lines: int = 0
     bytes: int = 0
-    sha256: str | None = None
+    checksum: str | None = None
     gaps: tuple[Gap, ...] = ()
 
 

@@ -228,11 +228,11 @@ Amount = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What the sidecar forwarded of one stream, and the SHA-256 of the whole file (None: it could not be computed)."""
+    """What the sidecar forwarded of one stream; None: a checksum is not known."""
 
     lines: Count = 0
     bytes: Count = 0
-    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    checksum: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] | None = None
 
 
 class LastFrame(msgspec.Struct, frozen=True):
@@ -250,7 +250,7 @@ class LastFrame(msgspec.Struct, frozen=True):
             `agent_protocol`, `agent_lost` (an agent that speaks ACP did not start, broke the protocol, ended in its
             turn); None when all is well.
         detail: the option or environment variable that an error is about, or the driver's own words.
-        stdout: lines with a newline, bytes, digest.
+        stdout: lines with a newline, bytes, checksum.
         stderr: the same.
         memory_peak: of the agent's container, bytes, page cache included; the runner's word, as the exit code is.
         memory_limit: of that container, bytes.

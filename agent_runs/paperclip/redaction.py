@@ -1,9 +1,7 @@
-"""Redacts known secrets in an agent's output, reversibly, and in texts about it.
+"""Redacts known secrets in an agent's output, and in texts about it.
 
-Each value is searched for in all its spellings and replaced by a marker with its name. Whoever has the values can
-restore the output exactly, so the digest over what the agent wrote can be checked against a transcript that does not
-hold them. This protects against accidents such as `env` in a shell; an agent that splits or disguises a secret is not
-stopped.
+Each value is searched for in all its spellings and replaced by a marker with its name. This protects against accidents
+such as `env` in a shell; an agent that splits or disguises a secret is not stopped.
 
 One search finds all of them (Aho-Corasick, see docs/adr/0015). It knows the beginning of each spelling; where one is
 found, the text is compared with the rest. So its size depends on how many values there are, not on how long they are,
@@ -35,37 +33,18 @@ LABEL_LIMIT: Final = 32
 MAX_GROWTH: Final = 4
 """A marker has at most so many times the bytes of the value that it replaces."""
 
-_INTRODUCER: Final = b"[[secret:"
-_LITERAL: Final = b"[[secret:]]"
-"""Stands for an introducer that the agent wrote itself."""
-_END: Final = b"]]"
-_PART: Final = re.compile(rb"\[\[secret:([\w.-]+):(\d{1,2}):(\d{1,7})-(\d{1,7})\]\]")
-"""The marker of a part of a value."""
-_FRAME: Final = len("[[secret:.500:16]]")
+_FRAME: Final = len("[[secret:.500]]")
 """Characters of a marker beside the name."""
-_MARKER_LIMIT: Final = 2 * LABEL_LIMIT + 64
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}".encode()
 _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _FIRST_COMPARISON: Final = 256
 
 
 class _Spelling(NamedTuple):
-    """A spelling of one value, by the value's unique label and the spelling's place, and what replaces all of it."""
+    """A spelling of one value, and what replaces it and parts of it."""
 
     text: bytes
-    label: str
-    place: int
-    whole_marker: bytes
-
-    @classmethod
-    def of(cls, text: bytes, label: str, place: int) -> Self:
-        return cls(text, label, place, _marker(label, place))
-
-    def marker(self, begin: int, end: int) -> bytes:
-        """What replaces these bytes of it."""
-        if begin == 0 and end == len(self.text):
-            return self.whole_marker
-        return f"[[secret:{self.label}:{self.place}:{begin}-{end}]]".encode()
+    marker: bytes
 
 
 @dataclass(frozen=True)
@@ -85,10 +64,9 @@ class _Search:
 
 @dataclass(frozen=True)
 class Redaction:
-    """Replaces known values by markers, and back: `restore(redact(line)) == line`, whatever the line."""
+    """Replaces known values by markers."""
 
     _searches: Sequence[_Search] = field(default=(), repr=False)
-    _originals: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
     _sorted: Sequence[_Spelling] = field(default=(), repr=False)
 
     @classmethod
@@ -96,10 +74,9 @@ class Redaction:
         """Redacts these values, each with its name. Long lists take some time, so not on an event loop."""
         known: dict[bytes, _Spelling] = {}
         for label, value in _labelled(values):
-            for place, text in enumerate(spellings(value)):
-                known.setdefault(text, _Spelling.of(text, label, place))
-        originals = {spelling.whole_marker: spelling.text for spelling in known.values()} | {_LITERAL: _INTRODUCER}
-        return cls(tuple(map(_Search.of, _parts(known.values()))), originals, sorted(known.values()))
+            for text in spellings(value):
+                known.setdefault(text, _Spelling(text, f"[[secret:{label}]]".encode()))
+        return cls(tuple(map(_Search.of, _parts(known.values()))), sorted(known.values()))
 
     def redact(self, data: bytes, *, is_cut: bool = False) -> bytes:
         """`data` with a marker for each secret; the same object when there is none in it.
@@ -107,51 +84,25 @@ class Redaction:
         Args:
             is_cut: it may end inside a secret.
         """
-        if not is_cut and len(data) <= CHUNK and not self._has_secret(data) and _INTRODUCER not in data:
+        if not is_cut and len(data) <= CHUNK and not self._has_secret(data):
             return data
         result, rest = BytesIO(), 0
         for begin, end, marker in self._find(data, is_cut=is_cut):
-            if begin > rest:
-                _write_literal(result, data, rest, begin)
+            result.write(memoryview(data)[rest:begin])
             result.write(marker)
             rest = end
-        if not rest and (not self._searches or _INTRODUCER not in data):
-            return data
-        _write_literal(result, data, rest, len(data))
-        return result.getvalue()
-
-    def restore(self, data: bytes) -> bytes:
-        """The original of what `redact` returned. A marker of secrets that are not known here stays as it is."""
-        at = data.find(_INTRODUCER) if self._searches else -1
-        if at < 0:
-            return data
-        result, rest = BytesIO(), 0
-        while at >= 0:
-            end = data.find(_END, at, at + _MARKER_LIMIT) + len(_END)
-            original = self._original(data[at:end])
-            if original is None:
-                end, original = at + len(_INTRODUCER), _INTRODUCER
-            if at > rest:
-                result.write(memoryview(data)[rest:at])
-            result.write(original)
-            rest, at = end, data.find(_INTRODUCER, end)
         result.write(memoryview(data)[rest:])
-        return result.getvalue()
+        return result.getvalue() if rest else data
 
     def hide(self, text: str) -> str:
-        """A text about the run without its secrets, which is not restored: markers that are in it stay as they are.
+        """A text about the run without its secrets.
 
         Such texts are shortened, so a secret may be cut off at the end: its beginning is hidden as well.
         """
         data = text.encode("utf-8", "surrogatepass")
-        pieces, rest = [], 0
-        for begin, end, marker in self._find(data):
-            pieces += [data[rest:begin], marker]
-            rest = end
-        last = data[rest:]
-        if (cut := self._cut_secret(last.removesuffix(_ELLIPSIS))) is not None:
-            last = last[: cut[0]] + _LITERAL + (_ELLIPSIS if last.endswith(_ELLIPSIS) else b"")
-        return b"".join([*pieces, last]).decode("utf-8", "replace") if pieces or cut is not None else text
+        beginning = data.removesuffix(_ELLIPSIS)
+        hidden = self.redact(beginning, is_cut=True)
+        return text if hidden is beginning else (hidden + data[len(beginning) :]).decode("utf-8", "replace")
 
     def hide_in(self, text: str | None) -> str | None:
         """As `hide`, for a text that may be missing."""
@@ -179,12 +130,12 @@ class Redaction:
                 visible = max(start, covered)
                 if visible > start and end - visible < MIN_LENGTH:
                     continue
-                yield visible, end, spelling.marker(visible - start, end - start)
+                yield visible, end, spelling.marker
                 covered = end
             begin = max(stop, covered)
         if is_cut and (last := self._cut_secret(data[covered:])) is not None:
             begin = covered + last[0]
-            yield begin, len(data), last[1].marker(0, len(data) - begin)
+            yield begin, len(data), last[1].marker
 
     def _heads(self, view: memoryview, begin: int, stop: int) -> list[tuple[int, int, int, int]]:
         """The beginnings that begin before `stop`: where, minus their end, number of the search and of the group."""
@@ -197,15 +148,6 @@ class Redaction:
         ]
         return sorted(heads) if len(self._searches) > 1 else heads
 
-    def _original(self, marker: bytes) -> bytes | None:
-        """What the marker replaces; None if it is not known here."""
-        whole = self._originals.get(marker)
-        if whole is not None or (part := _PART.fullmatch(marker)) is None:
-            return whole
-        label, place, begin, end = part[1], int(part[2]), int(part[3]), int(part[4])
-        spelling = self._originals.get(_marker(label.decode(), place), b"")
-        return spelling[begin:end] if 0 <= begin < end <= len(spelling) else None
-
     def _cut_secret(self, data: bytes) -> tuple[int, _Spelling] | None:
         """Where the beginning of a secret begins that goes on until the end, and the secret."""
         for begin in range(max(len(data) - HEAD_LIMIT, 0), len(data) - MIN_LENGTH + 1):
@@ -214,10 +156,6 @@ class Redaction:
             if at < len(self._sorted) and self._sorted[at].text.startswith(tail):
                 return begin, self._sorted[at]
         return None
-
-
-def _marker(label: str, place: int) -> bytes:
-    return (f"[[secret:{label}:{place}]]" if place else f"[[secret:{label}]]").encode()
 
 
 def _labelled(values: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -276,14 +214,3 @@ def _common(one: bytes, other: bytes) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle)
     return low
-
-
-def _write_literal(result: BytesIO, data: bytes, begin: int, end: int) -> None:
-    """Writes output that is no secret, with introducers in it replaced."""
-    at = data.find(_INTRODUCER, begin, end)
-    while at >= 0:
-        result.write(memoryview(data)[begin:at])
-        result.write(_LITERAL)
-        begin = at + len(_INTRODUCER)
-        at = data.find(_INTRODUCER, begin, end)
-    result.write(memoryview(data)[begin:end])

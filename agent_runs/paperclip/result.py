@@ -328,7 +328,7 @@ def _result_json(
         "agentStarted": _has_run(report, end),
         "transcript": transcript,
         "receipt": receipt.state if receipt else None,
-        "outputSha256": receipt.sha256 if receipt else None,
+        "outputChecksum": receipt.checksum if receipt else None,
         "gaps": len(receipt.gaps) if receipt else 0,
         "lines": receipt.lines if receipt else 0,
         "attempts": len(attempts),

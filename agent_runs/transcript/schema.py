@@ -59,6 +59,7 @@ attempts = Table(
     Column("writer_run_id", Text, nullable=False, server_default=text("''")),
     Column("writer_since", Instant, nullable=False, server_default="0"),
     Column("writer_number", BigInteger, nullable=False, server_default="0"),
+    Column("tally", Text),
     Column("input_tokens", BigInteger),
     Column("cached_tokens", BigInteger),
     Column("output_tokens", BigInteger),
@@ -67,7 +68,8 @@ attempts = Table(
     Column("model", Text),
     Column("last_output", Text),
 )
-"""What follows the writer is `agent_runs.transcript.usage`."""
+"""`tally`: what the writer has counted, for whoever writes on; opaque here. What follows is
+`agent_runs.transcript.usage`."""
 Index("attempts_by_opening", attempts.c.opened_at)
 """Of a column that never changes: updates of a row then cost PostgreSQL no write to an index."""
 

@@ -129,6 +129,7 @@ class _Batch:
     lines: Sequence[Line]
     writer: Writer
     usage: StoredUsage | None = None
+    tally: str | None = None
 
     @property
     def id(self) -> _Id:
@@ -170,6 +171,7 @@ class _AttemptState:
     last: int
     added: dict[int, Line] = field(default_factory=dict)
     usage: StoredUsage | None = None
+    tally: str | None = None
 
     @classmethod
     def from_row(
@@ -239,6 +241,7 @@ class _AttemptState:
             "bytes": sum(len(line.data) for line in new),
             "first_at": new[0].at if new else None,
             "last_at": new[-1].at if new else None,
+            "tally": self.tally,
             **(self.usage.row() if self.usage else UNCHANGED),
         }
 
@@ -258,7 +261,7 @@ class _Statements:
     def __init__(self, database: Database) -> None:
         self.add_lines = database.bulk_insert(database.insert(lines), *lines.c)
         self.set_writer = database.bulk_insert(_set_writer(database.insert(attempts)), *_columns("opened_at", *_WRITER))
-        counted = _columns("first_at", "last_at", *USAGE)
+        counted = _columns("first_at", "last_at", "tally", *USAGE)
         self.add_counts = database.bulk_insert(_add_counts(database.insert(attempts)), *counted)
         ids = database.among((attempts.c.run, attempts.c.attempt), "ids")
         states = select(database.packed(*_STATE_COLUMNS, _highest())).where(ids)
@@ -297,7 +300,7 @@ def _add_counts(row: Insert) -> Insert:
             "bytes": attempts.c.bytes + new.bytes,
             "first_at": func.coalesce(attempts.c.first_at, new.first_at),
             "last_at": func.coalesce(new.last_at, attempts.c.last_at),
-            **{name: func.coalesce(new[name], attempts.c[name]) for name in USAGE},
+            **{name: func.coalesce(new[name], attempts.c[name]) for name in ("tally", *USAGE)},
         },
     )
 
@@ -386,11 +389,16 @@ class TranscriptStore:
             raise fenced
 
     async def append(
-        self, key: AttemptKey, batch: Sequence[Line], writer: Writer = UNCLAIMED, usage: StoredUsage | None = None
+        self,
+        key: AttemptKey,
+        batch: Sequence[Line],
+        writer: Writer = UNCLAIMED,
+        usage: StoredUsage | None = None,
+        tally: str | None = None,
     ) -> int:
         """Store these lines, all or none; lines already stored stay as they are. Returns how many were new.
 
-        `usage` replaces that of the attempt in the same transaction; it may come without lines.
+        `usage` and `tally` replace those of the attempt in the same transaction; usage may come without lines.
 
         Raises:
             TranscriptFenced: a later writer has claimed the attempt.
@@ -399,12 +407,18 @@ class TranscriptStore:
         """
         if not batch and usage is None:
             return 0
-        added = await self._appends.submit(_Batch(key, batch, writer, usage))
+        added = await self._appends.submit(_Batch(key, batch, writer, usage, tally))
         if isinstance(added, Exception):
             raise added
         if added.lines and (notifier := self._existing_notifier(key)) is not None:
             await notifier.announce(added.lines, added.before)
         return len(added.lines)
+
+    async def tally(self, key: AttemptKey) -> str | None:
+        """What the last writer has counted; None before the first line."""
+        for (text,) in await self._database.rows(select(attempts.c.tally).where(*_of(key, attempts.c))):
+            return text
+        return None
 
     async def last(self, key: AttemptKey) -> int | None:
         """The highest sequence stored: where to resume. None before the first line."""
@@ -568,7 +582,7 @@ class TranscriptStore:
             stored = _stored(connection, batch, attempt)
             results.append(fenced or attempt.add(batch.lines, stored))
             if isinstance(results[-1], _Added):
-                attempt.usage = batch.usage or attempt.usage
+                attempt.usage, attempt.tally = batch.usage or attempt.usage, batch.tally or attempt.tally
         changed = [attempt for attempt in states.values() if attempt.added or attempt.usage]
         if changed:
             for rows in chunks((row for attempt in changed for row in attempt.rows()), STATEMENT_BYTES):

@@ -87,7 +87,8 @@ async def test_all_readers_of_a_line_agree(name: str, store: TranscriptStore) ->
     stored = [Line(line.sequence, line.stream, line.data, line.terminated, at=NOW) for line in lines]
     await store.append(KEY, stored)
     state = StreamState()
-    state.add(lines, lines)
+    state.counted(lines)
+    state.add(lines)
     page = (await AttemptUsage(store).progress(KEY)).progress
     parsed, command_line = await parse(store), parse_files(OUTPUTS[name])
 

@@ -108,7 +108,7 @@ async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tri
 def state(*sequences: int, gaps: tuple[Gap, ...] = ()) -> StreamState:
     stored = StreamState()
     lines = [log_line(sequence, "stdout", b"x", terminated=True) for sequence in sequences]
-    stored.add(lines, lines, gaps)
+    stored.add(stored.counted(lines), gaps)
     return stored
 
 
@@ -118,7 +118,7 @@ async def test_the_heartbeat_hides_a_secret_that_only_reading_json_reveals() -> 
         b'{"type":"text","timestamp":1,"sessionID":"ses_1","part":{"messageID":"m","text":"it is ' + disguised + b'"}}'
     )
     stored = StreamState(await REDACTIONS.current())
-    stored.add([log_line(1, "stdout", line, terminated=True)], [log_line(1, "stdout", line, terminated=True)])
+    stored.add([log_line(1, "stdout", line, terminated=True)])
     assert stored.progress.last_output == "it is [[secret:GITHUB_TOKEN]]"
 
 

@@ -27,7 +27,7 @@ def test_each_recorded_failure_says_what_happened_what_was_lost_and_what_to_do()
 
 
 def test_what_was_lost_is_said_of_each_attempt() -> None:
-    counted = OutputReceipt(state="verified", lines=7, sha256="x")
+    counted = OutputReceipt(state="verified", lines=7, checksum="x")
     attempts = (
         AttemptReport(attempt=1, job_name="first", failure_code="pod_lost"),
         AttemptReport(attempt=2, job_name="second", receipt=counted),

@@ -1,6 +1,5 @@
 """Every line exactly once, in order, whatever kubelet, network and clock do to the log."""
 
-import hashlib
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from agent_runs.logs.log_resume import Cursor, LogReader, NewestFrame, ReadResul
 from agent_runs.transcript.lines import Line
 from tests.logs.kubelet import BEGIN, Log, framed
 from tests.logs.one_connection import resume
+from tests.support.lines import checksum_of
 
 LINE = st.one_of(
     st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")),
@@ -350,7 +350,7 @@ def test_the_lost_beginning_of_an_open_line_is_a_gap_of_unknown_size() -> None:
     assert rest.gaps == (Gap(after_sequence=1, frames=None),)
     assert [line.whole for line in rest.lines if line.stream == "stderr"] == [False]
     no_hint = resume(Cursor(after=5), log.text(None), final=True)
-    assert no_hint.gaps == ()  # nobody knows that anything is missing; the digests will tell
+    assert no_hint.gaps == ()  # nobody knows that anything is missing; the checksums will tell
     counted = Tally()
     counted.add([*begun.lines, *no_hint.lines])
     assert counted.receipt(last_of(outputs)).state == "differs"
@@ -430,7 +430,7 @@ def last_of(outputs: list[tuple[str, bytes]], **changes: object) -> LastFrame:
     totals = {}
     for stream in ("stdout", "stderr"):
         data = b"".join(each for name, each in outputs if name == stream)
-        totals[stream] = {"lines": data.count(b"\n"), "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        totals[stream] = {"lines": data.count(b"\n"), "bytes": len(data), "checksum": checksum_of(data)}
     return LastFrame.parse(json.dumps({"exit_code": 0, **totals, **changes}).encode())
 
 
@@ -447,7 +447,7 @@ def test_a_receipt_is_verified_when_everything_the_runner_wrote_is_there() -> No
     receipt = tally().receipt(last_of(OUTPUTS))
     assert receipt.state == "verified"
     assert (receipt.lines, receipt.bytes) == (2, 14)
-    assert receipt.sha256 == hashlib.sha256(b"a\nb\nno newline").hexdigest()
+    assert receipt.checksum == checksum_of(b"a\nb\nno newline")
 
 
 @pytest.mark.parametrize(
@@ -470,15 +470,15 @@ WITHOUT_DIGESTS = {"stdout": {"lines": 2, "bytes": 14}, "stderr": {"lines": 1, "
 @pytest.mark.parametrize(
     ("whole", "totals", "state"),
     [
-        pytest.param(True, {}, "verified", id="equal digests"),
-        pytest.param(False, {}, "verified", id="equal digests of a line that may be incomplete"),
+        pytest.param(True, {}, "verified", id="equal checksums"),
+        pytest.param(False, {}, "verified", id="equal checksums of a line that may be incomplete"),
         pytest.param(True, WITHOUT_DIGESTS, "unverified", id="only counts"),
         pytest.param(False, WITHOUT_DIGESTS, "differs", id="only counts of a line that may be incomplete"),
         pytest.param(True, WITHOUT_DIGESTS | {"stdout": {"lines": 3, "bytes": 14}}, "differs", id="another line"),
         pytest.param(True, WITHOUT_DIGESTS | {"stdout": {"lines": 2, "bytes": 13}}, "differs", id="another byte"),
     ],
 )
-def test_only_equal_digests_verify_a_receipt(whole: bool, totals: dict[str, object], state: str) -> None:
+def test_only_equal_checksums_verify_a_receipt(whole: bool, totals: dict[str, object], state: str) -> None:
     counted = tally()
     counted.whole = whole
     assert counted.receipt(last_of(OUTPUTS, **totals)).state == state

@@ -43,6 +43,22 @@ VALUES = [
     'with "quotes", \\ and ünïcode',
 ]
 REDACTION = Redaction.of(secret_values(SECRETS))
+MARKER = re.compile(rb"\[\[secret:[^]]*\]\]")
+
+
+def keeps_all_else(hidden: bytes, line: bytes) -> bool:
+    """Whether what is between the markers is of the line, in its order, from its beginning to its end."""
+    first, *others = MARKER.split(hidden)
+    last = others.pop() if others else b""
+    if not line.startswith(first) or not line.endswith(last):
+        return False
+    at, end = len(first), len(line) - len(last)
+    for piece in others:
+        found = line.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return at <= end
 
 
 def test_a_secret_is_redacted_in_any_position_and_spelling() -> None:
@@ -56,7 +72,7 @@ def test_a_secret_is_redacted_in_any_position_and_spelling() -> None:
                 assert value.encode() not in hidden
                 assert json.dumps(value)[1:-1].encode() not in hidden
                 assert b"[[secret:" in hidden
-                assert REDACTION.restore(hidden) == line.encode()
+                assert keeps_all_else(hidden, line.encode())
             assert json.loads(REDACTION.redact(event.encode()))["type"] == "text"
 
 
@@ -101,8 +117,7 @@ def test_the_marker_names_the_variable_and_which_of_its_secrets_it_is() -> None:
 def test_a_secret_is_redacted_also_beside_a_marker_that_the_agent_wrote() -> None:
     redaction = Redaction.of(secret_values(Secrets(run_id="r", env={"PASSWORD": "12345678"})))
     line = b"[[secret:PASSWORD]] is 12345678"
-    assert redaction.redact(line) == b"[[secret:]]PASSWORD]] is [[secret:PASSWORD]]"
-    assert redaction.restore(redaction.redact(line)) == line
+    assert redaction.redact(line) == b"[[secret:PASSWORD]] is [[secret:PASSWORD]]"
 
 
 def test_a_secret_that_begins_with_another_one_is_redacted_whole() -> None:
@@ -116,7 +131,6 @@ def test_without_secrets_nothing_is_redacted() -> None:
     nothing = Redaction.of(())
     line = b"[[secret:x]] ghp_0123456789abcdef"
     assert nothing.redact(line) is line
-    assert nothing.restore(line) is line
 
 
 def test_the_repr_of_a_redaction_shows_no_secret() -> None:
@@ -136,7 +150,7 @@ def test_a_secret_in_base64_is_redacted_but_for_the_characters_that_its_neighbou
             hidden = REDACTION.redact(b'{"header":"Basic ' + encoded + b'"}')
             left = len(re.sub(rb"\[\[secret:[^]]*\]\]", b"", hidden)) - len('{"header":"Basic "}')
             assert left <= -(-len(before) * 4 // 3) + -(-len(after) * 4 // 3) + 3
-            assert REDACTION.restore(hidden) == b'{"header":"Basic ' + encoded + b'"}'
+            assert keeps_all_else(hidden, b'{"header":"Basic ' + encoded + b'"}')
 
 
 def test_no_character_of_a_percent_encoded_secret_is_left() -> None:
@@ -158,7 +172,6 @@ def test_a_secret_across_two_pieces_of_a_long_line_is_redacted() -> None:
         line = b"x" * begin + b"ghp_0123456789abcdef" + b"y" * CHUNK
         hidden = REDACTION.redact(line)
         assert hidden == b"x" * begin + b"[[secret:GITHUB_TOKEN]]" + b"y" * CHUNK
-        assert REDACTION.restore(hidden) == line
 
 
 @pytest.mark.parametrize("length", [HEAD_LIMIT, HEAD_LIMIT + 1, 300, 1999, 2000])
@@ -167,7 +180,6 @@ def test_a_long_secret_that_is_cut_off_is_redacted(length: int) -> None:
     line = f"it is {LONG[:length]}... and more".encode()
     hidden = redaction.redact(line)
     assert re.sub(rb"\[\[secret:[^]]*\]\]", b"", hidden) == b"it is ... and more"
-    assert redaction.restore(hidden) == line
 
 
 def test_of_long_secrets_with_the_same_beginning_the_one_that_is_there_is_named() -> None:
@@ -179,9 +191,7 @@ def test_of_long_secrets_with_the_same_beginning_the_one_that_is_there_is_named(
 def test_what_an_overlapping_secret_has_beyond_the_first_is_redacted_too() -> None:
     redaction = Redaction.of([("ONE", "abcdefghijklmnop"), ("TWO", LONG), ("THREE", LONG[-20:] + "qrstuvwxyz")])
     line = f"<{LONG}qrstuvwxyz>".encode()
-    hidden = redaction.redact(line)
-    assert hidden == b"<[[secret:TWO]][[secret:THREE:0:20-30]]>"
-    assert redaction.restore(hidden) == line
+    assert redaction.redact(line) == b"<[[secret:TWO]][[secret:THREE]]>"
 
 
 def test_hundreds_of_secrets_in_several_searches_are_all_redacted() -> None:
@@ -189,9 +199,7 @@ def test_hundreds_of_secrets_in_several_searches_are_all_redacted() -> None:
     redaction = Redaction.of(values)
     assert sum(min(len(value), HEAD_LIMIT) for _, value in values) * 4 > SEARCH_LIMIT
     line = " ".join(value for _, value in values).encode()
-    hidden = redaction.redact(line)
-    assert hidden == " ".join(f"[[secret:{name}]]" for name, _ in values).encode()
-    assert redaction.restore(hidden) == line
+    assert redaction.redact(line) == " ".join(f"[[secret:{name}]]" for name, _ in values).encode()
 
 
 def test_python_waits_only_for_a_small_search_and_for_a_small_piece_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,45 +232,13 @@ def test_a_short_secret_with_a_long_name_makes_a_line_at_most_four_times_as_long
     hidden = redaction.redact(line)
     assert b"00000499" not in hidden
     assert len(hidden) <= 4 * len(line)
-    assert redaction.restore(hidden) == line
 
 
 def test_equal_names_get_different_markers() -> None:
     redaction = Redaction.of([("A", "first-value"), ("A.2", "second-value"), ("A", "third-value"), ("A!", "4th-value")])
-    line = b"first-value second-value third-value 4th-value"
-    assert redaction.restore(redaction.redact(line)) == line
-
-
-def test_markers_that_earlier_versions_have_stored_are_restored() -> None:
-    stored = (
-        b"[[secret:GITHUB_TOKEN]] [[secret:BOUND:1]] [[secret:BOUND:4]] [[secret:DATABASE.2]] [[secret:DEPLOY_KEY.3]]"
-    )
-    bound = 'with "quotes", \\ and ünïcode'
-    assert REDACTION.restore(stored).decode() == " ".join(
-        [
-            "ghp_0123456789abcdef",
-            json.dumps(bound, ensure_ascii=False)[1:-1],
-            json.dumps(json.dumps(bound)[1:-1])[1:-1],
-            "s3cret-pass",
-            "MIIBVAIBADANBgkqhkiG9w",
-        ]
-    )
-
-
-@pytest.mark.parametrize(
-    "marker",
-    [
-        b"[[secret:OTHER]]",
-        b"[[secret:GITHUB_TOKEN:99]]",
-        b"[[secret:GITHUB_TOKEN:0:5-99]]",
-        b"[[secret:GITHUB_TOKEN:0:7-7]]",
-        b"[[secret:GITHUB_TOKEN:0:9-7]]",
-        b"[[secret:",
-        b"[[secret:GITHUB_TOKEN",
-    ],
-)
-def test_a_marker_of_secrets_that_are_not_known_stays_as_it_is(marker: bytes) -> None:
-    assert REDACTION.restore(b"<" + marker + b">") == b"<" + marker + b">"
+    markers = redaction.redact(b"first-value second-value third-value 4th-value").split()
+    assert len(set(markers)) == 4
+    assert all(MARKER.fullmatch(marker) for marker in markers)
 
 
 # texts about a run
@@ -276,7 +252,7 @@ def test_a_text_is_hidden_without_a_change_of_the_markers_in_it() -> None:
 
 @pytest.mark.parametrize("length", [8, 12, 19])
 def test_the_beginning_of_a_secret_at_the_end_of_a_text_is_hidden(length: int) -> None:
-    assert REDACTION.hide("it is ghp_0123456789abcdef"[: 6 + length]) == "it is [[secret:]]"
+    assert REDACTION.hide("it is ghp_0123456789abcdef"[: 6 + length]) == "it is [[secret:GITHUB_TOKEN]]"
 
 
 def test_a_text_with_half_a_character_is_hidden() -> None:
@@ -299,10 +275,10 @@ def test_a_secret_is_redacted_in_json_as_other_languages_write_it() -> None:
         for line in (f'{{"k":"{text}"}}', json.dumps({"output": f'{{"k":"{text}"}}'}, ensure_ascii=False)):
             with case(library, line):
                 hidden = redaction.redact(line.encode())
-                assert b"[[secret:KEY:" in hidden
+                assert b"[[secret:KEY]]" in hidden
                 assert b"p<a" not in hidden
                 assert b"u003" not in hidden
-                assert redaction.restore(hidden) == line.encode()
+                assert keeps_all_else(hidden, line.encode())
 
 
 # every text
@@ -325,14 +301,14 @@ LINES = st.lists(PIECES | st.binary(max_size=6), max_size=8).map(b"".join)
 
 
 @given(LINES)
-def test_a_redacted_line_is_restored_byte_for_byte(line: bytes) -> None:
-    assert REDACTION.restore(REDACTION.redact(line)) == line
+def test_all_of_a_line_but_its_secrets_is_kept(line: bytes) -> None:
+    assert keeps_all_else(REDACTION.redact(line), line)
 
 
 @given(LINES, st.integers(CHUNK - 2100, CHUNK))
-def test_a_long_line_with_secrets_that_overlap_is_restored_byte_for_byte(line: bytes, before: int) -> None:
+def test_all_of_a_long_line_but_secrets_that_overlap_is_kept(line: bytes, before: int) -> None:
     whole = b"." * before + line + b"." * CHUNK + line
     for data in (line, whole):
         hidden = OVERLAPPING.redact(data)
-        assert OVERLAPPING.restore(hidden) == data
+        assert keeps_all_else(hidden, data)
         assert LONG[:HEAD_LIMIT].encode() not in hidden

@@ -258,11 +258,11 @@ def test_the_result_is_bounded_whatever_the_agent_wrote() -> None:
 
 
 def test_the_result_names_the_transcript_and_the_state_of_its_receipt() -> None:
-    receipt = OutputReceipt(state="differs", lines=3, gaps=(Gap(after_sequence=1),), sha256="abc")
+    receipt = OutputReceipt(state="differs", lines=3, gaps=(Gap(after_sequence=1),), checksum="abc")
     result = outcome(REQUEST, report=SUCCESS, receipt=receipt, transcript="run/1", notes=["left a session"])
     facts = result.result_json
     assert (facts["transcript"], facts["receipt"], facts["gaps"], facts["lines"]) == ("run/1", "differs", 1, 3)
-    assert (facts["notes"], facts["outputSha256"]) == (["left a session"], "abc")
+    assert (facts["notes"], facts["outputChecksum"]) == (["left a session"], "abc")
     assert result.receipt == receipt
 
 

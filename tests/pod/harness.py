@@ -1,7 +1,6 @@
 """Starts the runner under a shell of this machine beside a sidecar, and checks what every run promises."""
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -23,6 +22,7 @@ from agent_runs.logs.frames import (
 )
 from agent_runs.pod.archive import sidecar_archive
 from agent_runs.transcript.lines import Line
+from tests.support.lines import checksum_of
 
 SCRIPT = Path(__file__).parents[2] / "agent_runs" / "pod" / "runner.sh"
 LAST = re.compile(rb"[0-9]+x\. ")
@@ -88,7 +88,7 @@ class Running:
             file = (self.out / stream).read_bytes()
             totals = getattr(ended.last, stream)
             assert ended.raw(stream) == file
-            assert totals == Totals(file.count(b"\n"), len(file), hashlib.sha256(file).hexdigest())
+            assert totals == Totals(file.count(b"\n"), len(file), checksum_of(file))
         return ended
 
     def read_to_end(self) -> Ended:

@@ -192,13 +192,13 @@ def test_an_assembler_that_takes_over_gets_the_rest_exactly(out: bytes, err: byt
 
 
 def test_the_last_frame_is_read() -> None:
-    digest = "0" * 64
+    checksum = "0" * 16
     payload = (
         '{"exit_code":137,"signal":9,"stopped_by":"TERM","grace_exceeded":true,"error":"disk_full","new":[1],'
-        f'"stdout":{{"lines":2,"bytes":18,"sha256":"{digest}"}},"stderr":{{"lines":0,"bytes":3,"sha256":null}}}}'
+        f'"stdout":{{"lines":2,"bytes":18,"checksum":"{checksum}"}},"stderr":{{"lines":0,"bytes":3,"checksum":null}}}}'
     )
     assert LastFrame.parse(payload.encode()) == LastFrame(
-        137, 9, "TERM", True, "disk_full", None, Totals(2, 18, digest), Totals(0, 3, None)
+        137, 9, "TERM", True, "disk_full", None, Totals(2, 18, checksum), Totals(0, 3, None)
     )
 
 
@@ -214,7 +214,7 @@ INVALID = [
     b'{"signal":9999}',
     b'{"error":{}}',
     b'{"stdout":{"bytes":-1}}',
-    b'{"stdout":{"sha256":"short"}}',
+    b'{"stdout":{"checksum":"short"}}',
     b'{"error":"\xff"}',
 ]
 

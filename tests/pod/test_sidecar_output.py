@@ -1,7 +1,6 @@
 """The sidecar's frames: exact for any bytes in any pieces, and the same when they are repeated."""
 
 import ast
-import hashlib
 import io
 import json
 import os
@@ -24,6 +23,7 @@ from agent_runs.pod import sidecar
 from agent_runs.pod.archive import sidecar_archive
 from agent_runs.pod.sidecar.output import PARTIAL_SECONDS, Output
 from agent_runs.pod.sidecar.watching import LONGEST_POLL, SHORTEST_POLL, Watch
+from tests.support.lines import checksum_of
 
 nasty = st.lists(
     st.sampled_from([b"\n", b"\0", b"\xff", b"\\", b"\r\n", b"\r", b"1o. ", b"x" * 3999, b"x" * 8000, b"\0" * 4001])
@@ -179,7 +179,7 @@ def test_what_a_program_writes_after_the_end_of_its_turn_is_in_no_figure_of_it(t
 
     output.end(last)
     totals = json.loads(frames[-1].partition(b" ")[2])["stderr"]
-    assert totals == {"lines": 1, "bytes": 4, "sha256": hashlib.sha256(b"one\n").hexdigest()}
+    assert totals == {"lines": 1, "bytes": 4, "checksum": checksum_of(b"one\n")}
 
 
 def test_lines_without_text_need_little_memory_when_they_are_forwarded_and_repeated(tmp_path: Path) -> None:

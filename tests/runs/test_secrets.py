@@ -39,7 +39,7 @@ async def test_a_secret_that_the_agent_prints_is_nowhere_and_the_receipt_counts_
     assert outcome.failure is None, outcome.failure
     assert outcome.receipt is not None
     assert outcome.receipt.state == "verified"
-    assert outcome.summary == "I was given [[secret:SECRET_OF_A_USER:1]] and keep it"
+    assert outcome.summary == "I was given [[secret:SECRET_OF_A_USER]] and keep it"
     stored = b"\n".join(line.data for line in lines)
     assert stored.count(b"[[secret:SECRET_OF_A_USER") == 3
     everything = stored + b"".join(event.SerializeToString() for event in events)

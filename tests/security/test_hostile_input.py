@@ -266,7 +266,6 @@ def test_9000_hostile_feeds_are_stored_folded_and_shown_without_effect() -> None
         shown = []
         for one in lines_of(random, hostile_feed(random)):
             redacted = REDACTION.redact(one.data)
-            assert REDACTION.restore(redacted) == one.data
             assert SECRETS[0][1].encode() not in redacted
             fold.add(msgspec.structs.replace(one, data=redacted))
             shown.append(Line(one.sequence, one.stream, redacted, terminated=one.terminated, at=NOON))

@@ -191,7 +191,7 @@ async def test_runs_are_listed_newest_first_with_their_counts(store: TranscriptS
 
 
 async def test_the_first_receipt_is_final(store: TranscriptStore) -> None:
-    receipt = OutputReceipt(state="differs", lines=3, bytes=9, sha256="ab", gaps=(Gap(after_sequence=2),))
+    receipt = OutputReceipt(state="differs", lines=3, bytes=9, checksum="ab", gaps=(Gap(after_sequence=2),))
     await store.append(key(), [line(1)])
     assert await store.receipt(key()) is None
     assert await store.seal(key(), receipt) == receipt

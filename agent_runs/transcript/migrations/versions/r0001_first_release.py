@@ -34,6 +34,7 @@ def upgrade() -> None:
         sa.Column("writer_run_id", sa.Text, nullable=False, server_default=sa.text("''")),
         sa.Column("writer_since", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("writer_number", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("tally", sa.Text),
         *(sa.Column(name, sa.BigInteger) for name in ("input_tokens", "cached_tokens", "output_tokens", "steps")),
         sa.Column("cost_micros", sa.BigInteger),
         sa.Column("model", sa.Text),
