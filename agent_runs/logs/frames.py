@@ -13,8 +13,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from agent_runs.contracts.outcome import ContainerEnd
-from agent_runs.contracts.output import LINE_LIMIT
-from agent_runs.transcript.lines import Line
+from agent_runs.transcript.lines import LINE_LIMIT, Line
 
 FRAME_LIMIT: Final = 8192  # bytes of a frame's line with its newline
 JUNK_LIMIT: Final = 64 * 1024  # bytes kept of a line that is no frame

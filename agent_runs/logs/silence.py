@@ -22,7 +22,6 @@ from typing import Final, Protocol, TypeAlias
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import PodRef
-from agent_runs.contracts.output import OutputLine
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.failures import ExecFailed, LogCut, LogRefused
 from agent_runs.logs.frames import FRAME_LIMIT, Frame, FrameReader, Junk
@@ -30,6 +29,7 @@ from agent_runs.logs.log_resume import NewestFrame
 from agent_runs.logs.source import REPLAY_COMMAND, WORK_COMMAND, Source
 from agent_runs.logs.work import Work, process_names
 from agent_runs.transcript.events import printable
+from agent_runs.transcript.lines import Line
 
 LIVE_AFTER: Final = timedelta(seconds=10)
 """What arrives this long after a connection was opened was written just now; before that the log's past arrives."""
@@ -59,7 +59,7 @@ def utc_now() -> datetime:
 class Progress(Protocol):
     """Judges what an agent writes."""
 
-    def add(self, lines: Sequence[OutputLine]) -> bool:
+    def add(self, lines: Sequence[Line]) -> bool:
         """Take the next lines; whether any of them is progress."""
         ...
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from agent_runs.contracts.output import OutputLine
 from agent_runs.transcript.events import plain_text
+from agent_runs.transcript.lines import Line
 
 HEAD: Final = 600
 """Bytes of a line that are looked at."""
@@ -69,7 +69,7 @@ class AgentState:
         self._first: datetime | None = None  # by the agent's clock, as are all times in its log
         self._last_progress: datetime | None = None
 
-    def add(self, lines: Sequence[OutputLine]) -> bool:
+    def add(self, lines: Sequence[Line]) -> bool:
         """Take the next lines; whether any of them is progress of the model or of a tool."""
         progressed, self._compared = False, 0
         for line in lines:  # each is taken, also after one that is progress

@@ -14,8 +14,8 @@ import msgspec
 
 from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.outcome import GAP_STREAM
-from agent_runs.contracts.output import LINE_LIMIT
 from agent_runs.transcript.events import SERVER_EVENTS, SUBAGENT_STEP, printable, visible
+from agent_runs.transcript.lines import LINE_LIMIT
 
 Kind = Literal["text", "thinking", "tool", "error", "step", "log", "gap"]
 

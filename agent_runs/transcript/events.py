@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from agent_runs.contracts.large_json import LARGE, load_json
-from agent_runs.contracts.output import LINE_LIMIT
+from agent_runs.transcript.lines import LINE_LIMIT
 
 ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")

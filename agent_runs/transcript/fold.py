@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.outcome import GAP_STREAM, SUMMARY_LIMIT, ContainerEnd, Report, Usage
-from agent_runs.contracts.output import LINE_LIMIT, OutputLine
 from agent_runs.transcript import verdict
 from agent_runs.transcript.budget import RepeatedCall
 from agent_runs.transcript.diagnostics import Diagnostics
@@ -31,6 +30,7 @@ from agent_runs.transcript.events import (
     shortened,
     storable,
 )
+from agent_runs.transcript.lines import LINE_LIMIT, Line
 from agent_runs.transcript.provider_errors import ProviderError, provider_error
 
 RECENT_IDS: Final = 4096
@@ -178,7 +178,7 @@ class Fold:
             "permission_rejected": self._rejected,
         }
 
-    def add(self, line: OutputLine) -> None:
+    def add(self, line: Line) -> None:
         """Take the next line of the output, whatever stream it is of; a gap is no output."""
         if line.stream == "stdout":
             self._stdout(line.data, terminated=line.terminated)

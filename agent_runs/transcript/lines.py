@@ -6,6 +6,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+LINE_LIMIT: Final = 16 * 1024 * 1024
+"""Bytes of one line that are kept. The biggest line seen from OpenCode had 2.9 MB; it sets no limit itself."""
 LINE_BYTES: Final = 200
 """What a line takes in the store besides its data. Measured: an empty one takes 190 bytes of SQLite's file."""
 
@@ -22,8 +24,8 @@ class Line(_LineFields, frozen=True, gc=False, eq=False, kw_only=True):
 
     Attributes:
         sequence: from 1 on; orders the lines of an attempt over all streams, not without jumps.
-        stream: `stdout`, `stderr` or whatever the source calls it.
-        data: raw bytes: any byte but the newline, not necessarily text.
+        stream: `stdout` or `stderr`; `GAP_STREAM` in the store where lines are missing.
+        data: raw bytes: any byte but the newline, not necessarily text; of a line beyond `LINE_LIMIT` its beginning.
         terminated: False for a last line that ended without a newline.
         at: when it was read from the agent's log, aware.
         whole: False when something of it may be missing: it was longer than `LINE_LIMIT`, or frames are lost. Of a line

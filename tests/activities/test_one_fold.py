@@ -14,10 +14,10 @@ from activities.stream_logs import StreamState
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import Ended, ParseTranscript
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
-from agent_runs.contracts.output import LINE_LIMIT
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.transcript.fold import Progress
+from agent_runs.transcript.lines import LINE_LIMIT
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.web.usage import AttemptUsage
 from tests.activities.fake_preparations import FakePreparations

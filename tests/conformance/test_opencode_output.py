@@ -15,7 +15,7 @@ from agent_runs.contracts.errors import RunTimeout
 from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
 from agent_runs.transcript.fold import Fold
 from agent_runs.transcript.pricing import PRICES, cost_of, fallback_cost
-from tests.support.saved_output import FileLine
+from tests.support.lines import file_line
 
 SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
 Json = dict[str, Any]
@@ -65,9 +65,9 @@ class Row:
     def report(self) -> Report:
         fold = Fold(self.resumed)
         for line in self.stdout:
-            fold.add(FileLine((line if isinstance(line, str) else json.dumps(line)).encode()))
+            fold.add(file_line((line if isinstance(line, str) else json.dumps(line)).encode()))
         for line in self.stderr.splitlines():
-            fold.add(FileLine(line.encode(), "stderr"))
+            fold.add(file_line(line.encode(), "stderr"))
         return fold.report(ContainerEnd(exit_code=self.exit_code, reason=self.reason))
 
 
@@ -240,7 +240,7 @@ def differing(row: Row) -> Iterator[str]:
 def test_e52_an_exit_code_of_0_outlives_a_deadline() -> None:
     fold = Fold()
     for line in HAPPY:
-        fold.add(FileLine(json.dumps(line).encode()))
+        fold.add(file_line(json.dumps(line).encode()))
     deadline = RunTimeout.as_failure("Timed out after 60s")
     report = fold.report(ContainerEnd(exit_code=0), stopped=deadline)
     assert report.failure is None

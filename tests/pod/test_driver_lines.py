@@ -22,7 +22,8 @@ from agent_runs.transcript.entries import entry
 from agent_runs.transcript.events import SERVER_EVENTS
 from agent_runs.transcript.store import Line as StoredLine
 from agent_runs.web.paperclip_log import FORMATS, calls
-from tests.support.saved_output import FileLine, fold_chunks
+from tests.support.lines import file_line
+from tests.support.saved_output import fold_chunks
 from tests.transcript.event_lines import step_finish, step_start, text, tool_use
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -174,13 +175,13 @@ def test_a_tool_that_a_server_reports_as_running_is_what_the_run_waits_for() -> 
         for each in SERVER_LINES
     )
     agent = AgentState()
-    assert agent.add([FileLine(running)])
+    assert agent.add([file_line(running)])
     assert (agent.waits_for, agent.tools) == ("tool", ("bash",))
-    assert agent.add([FileLine(tool_use("bash"))])
+    assert agent.add([file_line(tool_use("bash"))])
     assert agent.tools == ()
-    assert not agent.add([FileLine(retry)])
+    assert not agent.add([file_line(retry)])
     assert agent.waits_for == "provider"
-    assert agent.add([FileLine(growing)])
+    assert agent.add([file_line(growing)])
 
 
 CREATED = "session.created.1"
@@ -261,5 +262,5 @@ def test_what_sub_agents_use_is_used_by_the_run_and_is_progress_but_not_its_end(
         []
     ] * 3
     agent = AgentState()
-    assert agent.add([FileLine(line)])
-    assert agent.add([FileLine(line)])
+    assert agent.add([file_line(line)])
+    assert agent.add([file_line(line)])

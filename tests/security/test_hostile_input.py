@@ -36,7 +36,7 @@ from agent_runs.web.paperclip_log import CALL_BYTES, FORMATS, calls
 from agent_runs.web.render import Templates, page_entries
 from tests.paperclip.contexts import NAMES, captured
 from tests.runs.test_restarts import peak_memory
-from tests.support.saved_output import FileLine
+from tests.support.lines import file_line
 from tests.web.parts import NOON, line
 
 MIB: Final = 1024 * 1024
@@ -315,7 +315,7 @@ def test_a_large_line_takes_no_multiple_of_its_memory(data: bytes) -> None:
     try:
         redacted = REDACTION.redact(data)
         fold = Fold()
-        fold.add(FileLine(redacted))
+        fold.add(file_line(redacted))
         shown = line(1, redacted)
         Templates().entries(RunKey.named("run"), 1, page_entries([shown]))
         assert all(len(call.text.encode()) < CALL_BYTES for form in FORMATS for call in calls(shown, form))

@@ -13,6 +13,11 @@ def log_line(sequence: int, stream: str, data: bytes, terminated: bool = True, w
     return Line(sequence, stream, data, terminated, at=READ_AT, whole=whole)
 
 
+def file_line(data: bytes, stream: str = "stdout", terminated: bool = True) -> Line:
+    """A line of a saved output, in which lines have no numbers."""
+    return log_line(1, stream, data, terminated)
+
+
 def checksum_of(data: bytes) -> str:
     """As the sidecar's last frame has it."""
     checksum = Checksum()

@@ -2,18 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple
 
-from agent_runs.contracts.output import LINE_LIMIT
 from agent_runs.transcript.fold import Fold
-
-
-class FileLine(NamedTuple):
-    """One line of a saved output file: an `OutputLine`."""
-
-    data: bytes
-    stream: str = "stdout"
-    terminated: bool = True
+from agent_runs.transcript.lines import LINE_LIMIT, Line
+from tests.support.lines import file_line
 
 
 class LineSplitter:
@@ -25,7 +17,7 @@ class LineSplitter:
         self._pieces: list[bytes] = []
         self._size = 0
 
-    def feed(self, chunk: bytes) -> Iterator[FileLine]:
+    def feed(self, chunk: bytes) -> Iterator[Line]:
         """The lines that `chunk` completes."""
         *ends, rest = chunk.split(b"\n")
         for end in ends:
@@ -33,11 +25,11 @@ class LineSplitter:
                 self._keep(end)
                 yield self._taken(terminated=True)
             else:
-                yield FileLine(end[: self._limit], self._stream)
+                yield file_line(end[: self._limit], self._stream)
         if rest:
             self._keep(rest)
 
-    def finish(self) -> Iterator[FileLine]:
+    def finish(self) -> Iterator[Line]:
         """The unterminated last line, if there is one. The splitter is empty afterwards."""
         if self._size:
             yield self._taken(terminated=False)
@@ -47,8 +39,8 @@ class LineSplitter:
             self._pieces.append(piece[: self._limit - self._size])
         self._size += len(piece)
 
-    def _taken(self, *, terminated: bool) -> FileLine:
-        line = FileLine(b"".join(self._pieces), self._stream, terminated)
+    def _taken(self, *, terminated: bool) -> Line:
+        line = file_line(b"".join(self._pieces), self._stream, terminated)
         self._pieces, self._size = [], 0
         return line
 
@@ -61,7 +53,7 @@ def fold_chunks(stdout: Iterable[bytes], stderr: Iterable[bytes] = (), resumed_s
     return fold
 
 
-def _split(chunks: Iterable[bytes], stream: str) -> Iterator[FileLine]:
+def _split(chunks: Iterable[bytes], stream: str) -> Iterator[Line]:
     splitter = LineSplitter(stream)
     for chunk in chunks:
         yield from splitter.feed(chunk)

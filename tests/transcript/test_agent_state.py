@@ -5,20 +5,21 @@ import random
 import pytest
 
 from agent_runs.transcript.agent_state import AgentState
-from tests.support.saved_output import FileLine
+from agent_runs.transcript.lines import Line
+from tests.support.lines import file_line
 from tests.transcript.event_lines import step_finish, step_start, text, tool_use
 from tests.transcript.log_lines import call, created, loop, plugin, request, stream_error
 
 MAIN, CHILD = "ses_main", "ses_child"
 
 
-def err(line: str) -> FileLine:
-    return FileLine(line.encode(), "stderr")
+def err(line: str) -> Line:
+    return file_line(line.encode(), "stderr")
 
 
-def doing(*lines: FileLine | bytes) -> tuple[AgentState, list[bool]]:
+def doing(*lines: Line | bytes) -> tuple[AgentState, list[bool]]:
     agent = AgentState()
-    return agent, [agent.add([FileLine(line) if isinstance(line, bytes) else line]) for line in lines]
+    return agent, [agent.add([file_line(line) if isinstance(line, bytes) else line]) for line in lines]
 
 
 BEGUN = [err(created(MAIN)), err(loop(MAIN, 0)), err(request(MAIN))]
@@ -98,16 +99,16 @@ def test_memory_is_bounded_whatever_is_written(seed: int) -> None:
     for _ in range(3000):
         stream = noise.choice(["stdout", "stderr"])
         data = noise.choice([b"", b'{"type":"tool_use","part":{"tool":"', b" message=evaluated permission="])
-        agent.add([FileLine(data + noise.randbytes(noise.randint(0, 900)), stream)])
+        agent.add([file_line(data + noise.randbytes(noise.randint(0, 900)), stream)])
     assert len(agent._kinds) <= 1024
     assert len(agent.tools) <= 8
     assert len(agent.repeated_line) <= 200
 
 
 def test_the_work_is_done_once_the_last_step_ends_with_an_answer() -> None:
-    answered: list[FileLine | bytes] = [*BEGUN, step_start(), text("It is done."), step_finish("stop")]
+    answered: list[Line | bytes] = [*BEGUN, step_start(), text("It is done."), step_finish("stop")]
     assert doing(*answered, err(loop(MAIN, 1)))[0].has_answered
-    more: FileLine | bytes
+    more: Line | bytes
     for more in (step_start(), b"a stray line", err(request(MAIN))):
         assert not doing(*answered, more)[0].has_answered
     assert not doing(*BEGUN, step_start(), step_finish("tool-calls"))[0].has_answered

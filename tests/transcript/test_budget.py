@@ -8,14 +8,14 @@ import pytest
 from agent_runs.contracts.messages import Budget
 from agent_runs.transcript.budget import UNPRICED, BudgetFinding, judge
 from agent_runs.transcript.fold import Fold, Progress
-from tests.support.saved_output import FileLine
+from tests.support.lines import file_line
 from tests.transcript.event_lines import line, step_finish, step_start, text, tool_use
 
 
 def after(*lines: bytes) -> Progress:
     fold = Fold()
     for each in lines:
-        fold.add(FileLine(each))
+        fold.add(file_line(each))
     return fold.progress
 
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runs.contracts.outcome import ContainerEnd, Report
-from agent_runs.contracts.output import LINE_LIMIT
 from agent_runs.transcript.events import Event, decode, decode_beginning, plain_text, printable
 from agent_runs.transcript.fold import Fold
-from tests.support.saved_output import FileLine, LineSplitter, fold_chunks
+from agent_runs.transcript.lines import LINE_LIMIT, Line
+from tests.support.lines import file_line
+from tests.support.saved_output import LineSplitter, fold_chunks
 from tests.transcript.captures import ALL
 
 STEP = b'{"type":"step_finish","sessionID":"ses_1","part":{"id":"p1","messageID":"m","reason":"stop","tokens":%s}}'
@@ -75,8 +76,8 @@ def test_any_chunking_of_any_bytes_gives_the_same_report(lines: list[bytes], res
 def test_odd_lines_never_raise_and_never_pass_for_success(lines: list[bytes], code: int | None) -> None:
     fold = Fold("ses_1")
     for line in lines:
-        fold.add(FileLine(line))
-        fold.add(FileLine(line, "stderr"))
+        fold.add(file_line(line))
+        fold.add(file_line(line, "stderr"))
     report = fold.report(ContainerEnd(exit_code=code))
     assert report.failure is not None or any(b"step_finish" in line for line in lines)
     assert report.failure is not None or code in {0, 1}
@@ -86,15 +87,15 @@ def test_odd_lines_never_raise_and_never_pass_for_success(lines: list[bytes], co
 def test_the_splitter_cuts_at_lf_only_and_keeps_no_more_than_its_limit(
     whole: bytes, limit: int, sizes: list[int]
 ) -> None:
-    splitter, found, start = LineSplitter("stderr", limit), list[FileLine](), 0
+    splitter, found, start = LineSplitter("stderr", limit), list[Line](), 0
     for size in [*sizes, len(whole)]:
         found += splitter.feed(whole[start : start + size])
         start += size
     found += splitter.finish()
     *ended, last = whole.split(b"\n")
-    expected = [FileLine(line[:limit], "stderr") for line in ended]
+    expected = [file_line(line[:limit], "stderr") for line in ended]
     if last:
-        expected.append(FileLine(last[:limit], "stderr", terminated=False))
+        expected.append(file_line(last[:limit], "stderr", terminated=False))
     assert found == expected
 
 
@@ -115,11 +116,11 @@ def test_the_two_decoders_read_the_same_from_a_plain_line() -> None:
 def test_numbers_follow_javascript() -> None:
     for tokens in (b'{"input":true}', b'{"input":"7"}', b'{"input":null}', b'{"input":NaN}', b'{"input":1e999}', b"[]"):
         fold = Fold()
-        fold.add(FileLine(STEP % tokens))
+        fold.add(file_line(STEP % tokens))
         assert fold.progress.steps == 1
         assert fold.progress.usage.input_tokens == 0
     fold = Fold()
-    fold.add(FileLine(STEP % b'{"input":7.0,"output":-3,"reasoning":"x","cache":{"read":1e300,"write":2}}'))
+    fold.add(file_line(STEP % b'{"input":7.0,"output":-3,"reasoning":"x","cache":{"read":1e300,"write":2}}'))
     usage = fold.progress.usage
     assert (usage.input_tokens, usage.output_tokens, usage.cache_write_tokens) == (7, 0, 2)
     assert usage.cached_input_tokens == 2**53 - 1
@@ -129,16 +130,16 @@ def test_crlf_bom_ansi_and_invalid_utf8_do_no_harm() -> None:
     line = b'{"type":"text","sessionID":"ses_1","part":{"messageID":"m","text":"caf\xe9 \\u0000 ok"}}'
     for raw in (line, line + b"\r", b"\xef\xbb\xbf" + line, b"\x1b[0m" + line + b"\x1b[0m"):
         fold = Fold()
-        fold.add(FileLine(raw))
+        fold.add(file_line(raw))
         assert fold.report(ContainerEnd(exit_code=0)).summary == "caf� � ok"
 
 
 def test_what_is_no_event_is_counted_and_kept_out() -> None:
     fold = Fold()
     for raw in (b"warning: x", b"[1,2]", b'"text"', b"null", b"{}", b'{"type":7}', b"[" * 100_000, b'{"a":' * 5000):
-        fold.add(FileLine(raw))
-    fold.add(FileLine(b""))
-    fold.add(FileLine(b" \r"))
+        fold.add(file_line(raw))
+    fold.add(file_line(b""))
+    fold.add(file_line(b" \r"))
     report = fold.report(ContainerEnd(exit_code=1))
     assert report.events == 0
     assert report.unparsed_lines == 8
@@ -146,7 +147,7 @@ def test_what_is_no_event_is_counted_and_kept_out() -> None:
 
 def test_an_unknown_event_is_counted_and_changes_nothing() -> None:
     fold = Fold()
-    fold.add(FileLine(b'{"type":"done","reason":"idle","rejected":[{"deep":[[[]]]}]}'))
+    fold.add(file_line(b'{"type":"done","reason":"idle","rejected":[{"deep":[[[]]]}]}'))
     assert fold.report(ContainerEnd(exit_code=0)).events == 1
     assert fold.progress.steps == 0
 

@@ -12,7 +12,7 @@ from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
 from agent_runs.transcript.fold import RECENT_IDS, Fold
 from agent_runs.transcript.verdict import Missing
 from tests.support.cases import case
-from tests.support.saved_output import FileLine
+from tests.support.lines import file_line
 
 SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
 
@@ -29,9 +29,9 @@ RATE_LIMITED = b'{"type":"error","error":{"name":"APIError","data":{"message":"s
 def folded(*stdout: bytes, stderr: tuple[bytes, ...] = (), resumed: str | None = None) -> Fold:
     fold = Fold(resumed)
     for raw in stdout:
-        fold.add(FileLine(raw))
+        fold.add(file_line(raw))
     for raw in stderr:
-        fold.add(FileLine(raw, "stderr"))
+        fold.add(file_line(raw, "stderr"))
     return fold
 
 
@@ -145,7 +145,7 @@ def test_lost_output_outweighs_a_finish_reason_and_says_what_is_lost() -> None:
 @pytest.mark.parametrize("half", [b'{"type":"step_st', b'{"type":"summary","text":"' + b"x" * 2_000_000])
 def test_a_half_last_line_is_lost_output_even_after_a_stop(half: bytes) -> None:
     fold = folded(*FINISHED)
-    fold.add(FileLine(half, terminated=False))
+    fold.add(file_line(half, terminated=False))
     assert code(fold.report(ContainerEnd(exit_code=0))) == "output_lost"
 
 
@@ -197,9 +197,9 @@ def test_a_termination_message_cannot_claim_an_error_of_the_runner() -> None:
 
 def test_a_whole_last_event_needs_no_line_end_and_stray_text_is_no_half_event() -> None:
     fold = folded(*FINISHED[:-1])
-    fold.add(FileLine(STOP, terminated=False))
+    fold.add(file_line(STOP, terminated=False))
     assert code(fold.report(ContainerEnd(exit_code=0))) is None
-    fold.add(FileLine(b"a farewell without line end", terminated=False))
+    fold.add(file_line(b"a farewell without line end", terminated=False))
     assert code(fold.report(ContainerEnd(exit_code=0))) is None
 
 
@@ -568,7 +568,7 @@ def test_progress_shows_steps_tokens_and_the_last_output() -> None:
     progress = fold.progress
     assert (progress.session_id, progress.steps, progress.tool_calls) == (SESSION, 0, 1)
     assert progress.last_output == "bash: make"
-    fold.add(FileLine(line("text", text="First.\n\x1b[31m" + "x" * 1000)))
+    fold.add(file_line(line("text", text="First.\n\x1b[31m" + "x" * 1000)))
     assert len(fold.progress.last_output) == 200
     assert "\x1b" not in fold.progress.last_output
 
