@@ -37,7 +37,7 @@ from agent_runs.job.checks import Checks
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides
 from agent_runs.job.prompts import Prompts
 from agent_runs.job.redactions import Redactions, provider_settings
-from agent_runs.job.warm_pods import WarmPods
+from agent_runs.job.resting_pods import RestingPods
 from agent_runs.kube.client import Cluster
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.service import startup
@@ -124,7 +124,7 @@ def activities(
         checking.try_pod,
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, prompts).bundle_prompt,
-        CreateJobActivity(cluster, preparations, opener, pods, WarmPods(cluster, prompts.of)).create_job,
+        CreateJobActivity(cluster, preparations, opener, pods, RestingPods(cluster, prompts.of)).create_job,
         AwaitScheduleActivity(cluster, redactions, metrics).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
         StreamLogsActivity(

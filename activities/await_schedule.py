@@ -13,7 +13,7 @@ from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import AwaitSchedule, PodRef, StartProgress
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.redactions import Redactions
-from agent_runs.job.warm_pods import release_resting_pod
+from agent_runs.job.resting_pods import release_resting_pod
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import (
     Diagnosis,

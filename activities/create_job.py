@@ -27,8 +27,8 @@ from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, replace_
 from agent_runs.job.manifest import MIN_TTL, JobPlan
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.reference import job_ref
+from agent_runs.job.resting_pods import NotAsked, RestingPods, release_resting_pod
 from agent_runs.job.volumes import keeps_sessions
-from agent_runs.job.warm_pods import NotAsked, WarmPods, release_resting_pod
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import AlreadyExists
 from agent_runs.kube.objects import Job, Metadata
@@ -48,14 +48,14 @@ class CreateJobActivity:
     """Puts the run's secrets into a Kubernetes Secret, nowhere else.
 
     Attributes:
-        warm: claims a pod that rests; None: every attempt has a Job of its own.
+        resting: claims a pod that rests; None: every attempt has a Job of its own.
     """
 
     cluster: Cluster
     preparations: Preparations
     opener: Opener
     settings: AgentPodSettings
-    warm: WarmPods | None = None
+    resting: RestingPods | None = None
 
     @activity.defn
     async def create_job(self, input: CreateJob) -> JobRef:
@@ -95,11 +95,11 @@ class CreateJobActivity:
         return await self._completed(job.model_copy(update={"warnings": (*job.warnings, *notes)}), input)
 
     async def _claim(self, input: CreateJob, plan: JobPlan | None) -> JobRef | None:
-        if self.warm is None:
+        if self.resting is None:
             return None
         if plan is not None:
-            return await self.warm.claim(input, plan)
-        return await self.warm.again(input, partial(self._plan, input))
+            return await self.resting.claim(input, plan)
+        return await self.resting.again(input, partial(self._plan, input))
 
     async def _completed(self, job: JobRef, input: CreateJob) -> JobRef:
         page = self.settings.page(input.attempt.run) if self.settings.page else None

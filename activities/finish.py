@@ -14,8 +14,8 @@ from agent_runs.contracts.messages import Finish, Finished, FinishProgress, JobR
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.reference import job_ref
+from agent_runs.job.resting_pods import claimed_by
 from agent_runs.job.secrets import TOKEN_KEYS
-from agent_runs.job.warm_pods import claimed_by
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Ended, diagnose, termination_cause
 from agent_runs.kube.failures import ExecFailed

@@ -10,7 +10,7 @@ from temporalio import activity
 from agent_runs.contracts.errors import ClusterForbidden, SealedFieldUnreadable
 from agent_runs.contracts.messages import JobRef, RotateToken
 from agent_runs.contracts.pod import SIDECAR_CONTAINER, TOKEN_DIRECTORY
-from agent_runs.job import warm_pods
+from agent_runs.job import resting_pods
 from agent_runs.job.secrets import token_files
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
@@ -60,7 +60,7 @@ class RotateTokenActivity:
             raise SealedFieldUnreadable("there is no token in the sealed text")
         if job.claimed is not None:
             given = {"token": tokens.auth_token, "run_id": joined.run_id, "tools_token": tokens.tools_token}
-            return await warm_pods.rotate(self.cluster, job, input.attempt.transcript, given)
+            return await resting_pods.rotate(self.cluster, job, input.attempt.transcript, given)
         files = token_files(joined.run_id, tokens.auth_token, tokens.tools_token)
         if not await self.cluster.change_secret(job.namespace, input.attempt.run_secret_name, files):
             return True  # the Job is deleted, and its Secrets with it

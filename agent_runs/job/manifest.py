@@ -65,7 +65,7 @@ class JobPlan:
         run_secret: must exist before the Job; its values must never be logged.
         database: a PersistentVolumeClaim to ensure before the Job, when the agent has a database of its own.
         warnings: for people.
-        claim: what a pod that rests needs for this attempt, if one may be used: see `agent_runs.job.warm_pods`.
+        claim: what a pod that rests needs for this attempt, if one may be used: see `agent_runs.job.resting_pods`.
     """
 
     job: dict[str, Any]

@@ -12,7 +12,7 @@
 #               the agent's next run, unless it then uses more memory than that: such a pod ends as by `end 0`. WORD in
 #               OUT/idle says that it is done
 # The second word of OUT/ready is the server's password. Tools of the server see it; a command line never has it. If the
-# third is `warm`, the server may rest; then its shells take the variables of the run that it works for from
+# third is `rests`, the server may rest; then its shells take the variables of the run that it works for from
 # OUT/environment, because its own are those of the first run.
 
 . "${0%/*}/processes.sh"
@@ -65,7 +65,7 @@ make_shell() {
 serve() { # PROGRAM
     read -r _ OPENCODE_SERVER_PASSWORD rests <"$out/ready"
     export OPENCODE_SERVER_PASSWORD
-    [ "$rests" != warm ] || make_shell
+    [ "$rests" != rests ] || make_shell
     set -- "$1" serve --hostname 127.0.0.1 --port 0 --print-logs --log-level INFO
     [ -z "$default_signals" ] || exec env --default-signal=INT,QUIT "$@"
     exec "$@"

@@ -16,7 +16,7 @@ from agent_runs.agents.profile import load
 from tests.faults.environment import Environment, environment_of, recorded
 from tests.faults.served import SERVED_LINES, ServedEnvironment
 from tests.runs.real_agents import AgentSystem, command_line, events, key_of, open_real_agents, until_tool_runs
-from tests.runs.test_warm_agents import own_programs
+from tests.runs.test_resting_agents import own_programs
 from tests.support.process_pool import ProcessPool
 
 PROCESSES: Final = Path("/proc")

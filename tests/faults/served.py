@@ -13,7 +13,7 @@ from typing import Any, Final
 from temporalio.client import Client
 
 from agent_runs.contracts.outcome import AttemptReport
-from agent_runs.job.warm_pods import rests
+from agent_runs.job.resting_pods import rests
 from dev_stack.cluster.kinds import JOBS
 from dev_stack.demo import later_context
 from dev_stack.opencode_binary import ensure_opencode

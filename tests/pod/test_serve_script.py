@@ -59,7 +59,7 @@ def test_of_every_turn_nothing_but_the_server_is_left_when_its_pod_rests(shell: 
     out.mkdir()
     for name in ("orders", "agent"):
         os.mkfifo(out / name)
-    (out / "ready").write_text("none password warm\n")
+    (out / "ready").write_text("none password rests\n")
     program.write_text(LEAVES)
     program.chmod(0o700)
     options = map(str, (SCRIPT, "--out", out, "--dir", tmp_path, "--serve", SERVE, "--", program, "run"))
@@ -94,7 +94,7 @@ def test_a_machine_that_lists_processes_slowly_still_ends_what_a_turn_left_and_i
     processes.write_text(text.replace(look, f"    sleep 5\n{look}"))
     for name in ("orders", "agent"):
         os.mkfifo(out / name)
-    (out / "ready").write_text("none password warm\n")
+    (out / "ready").write_text("none password rests\n")
     program.write_text('#!/bin/sh\n(trap "" TERM; echo $$ >"$LEFT/pid"; sleep 600) & exec sleep 600\n')
     program.chmod(0o700)
     options = map(str, ("--out", out, "--dir", tmp_path, "--serve", scripts / "serve.sh", "--", program, "run"))

@@ -14,7 +14,7 @@ import pytest
 
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import cancel, outcome_at_close
-from agent_runs.job.warm_pods import TRIES
+from agent_runs.job.resting_pods import TRIES
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import RESTS_SINCE
 from tests.chaos.faulty_network import FaultyNetwork, faulty_network

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from agent_runs.job.reference import job_ref
-from agent_runs.job.warm_pods import CLAIM_COMMAND, Answer, ask
+from agent_runs.job.resting_pods import CLAIM_COMMAND, Answer, ask
 from agent_runs.kube.objects import Job
 from dev_stack.cluster.kinds import SECRETS
 from tests.runs.system import System

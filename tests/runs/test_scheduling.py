@@ -18,8 +18,8 @@ from agent_runs.contracts.errors import ImagePullFailed, JobDeletedExternally, P
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import AwaitSchedule, Finish, JobRef, PodRef, StartProgress
 from agent_runs.job.redactions import Redactions
+from agent_runs.job.resting_pods import release_resting_pod
 from agent_runs.job.secrets import prompt_secret
-from agent_runs.job.warm_pods import release_resting_pod
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, owner_labels

@@ -17,7 +17,7 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.job.warm_pods import TRIES
+from agent_runs.job.resting_pods import TRIES
 from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.ownership import RESTS_SINCE
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER

@@ -26,7 +26,7 @@ class OpenCodeServer:
         self._password = os.urandom(16).hex()
 
     def ready(self, *, may_rest: bool) -> tuple[str, ...]:
-        return self._password, "warm" if may_rest else "cold"
+        return self._password, "rests" if may_rest else "ends"
 
     @property
     def reached(self) -> dict[str, str]:

@@ -81,7 +81,7 @@ def claimed_by(jobs: Iterable[Job], attempt: str) -> Job | None:
 
 
 @dataclass(frozen=True)
-class WarmPods:
+class RestingPods:
     """Claims pods that rest.
 
     Attributes:

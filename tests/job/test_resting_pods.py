@@ -12,12 +12,12 @@ from agent_runs.contracts.errors import ClusterForbidden, PodLost
 from agent_runs.contracts.messages import CreateJob, JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER
 from agent_runs.contracts.request import RunConfig
-from agent_runs.job import warm_pods
+from agent_runs.job import resting_pods
 from agent_runs.job.agent_pod import ApiProxy
 from agent_runs.job.attempt_plan import keep_warm_sec
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.reference import job_ref
-from agent_runs.job.warm_pods import CLAIM_COMMAND, ROTATE_COMMAND, NotAsked, WarmPods
+from agent_runs.job.resting_pods import CLAIM_COMMAND, ROTATE_COMMAND, NotAsked, RestingPods
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Job, Pod, decode
@@ -94,14 +94,14 @@ async def plan() -> JobPlan:
     return PLAN
 
 
-def pods(cluster: FakeCluster) -> WarmPods:
-    return WarmPods(cast("Cluster", cluster), prompt)
+def pods(cluster: FakeCluster) -> RestingPods:
+    return RestingPods(cast("Cluster", cluster), prompt)
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_pods, "RETRY_PAUSE", warm_pods.RETRY_PAUSE * 0)
-    monkeypatch.setattr(warm_pods, "NODE_PAUSE", warm_pods.NODE_PAUSE * 0)
+    monkeypatch.setattr(resting_pods, "RETRY_PAUSE", resting_pods.RETRY_PAUSE * 0)
+    monkeypatch.setattr(resting_pods, "NODE_PAUSE", resting_pods.NODE_PAUSE * 0)
 
 
 async def test_a_claim_hands_over_prompt_and_tokens_and_says_where_the_output_begins() -> None:
@@ -137,7 +137,7 @@ async def test_without_a_pod_that_takes_the_prompt_the_attempt_has_a_job_of_its_
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ([NO_CONTAINER] * warm_pods.TRIES + [ACCEPTED], "its container does not answer, no container"),
+        ([NO_CONTAINER] * resting_pods.TRIES + [ACCEPTED], "its container does not answer, no container"),
         ([NOT_REACHED], "its sidecar does not answer, it ended"),
         ([ClusterForbidden("may not")], "may not"),
         ([], "it has ended"),
@@ -180,20 +180,20 @@ async def test_a_pod_that_may_have_got_the_prompt_and_is_lost_ends_the_attempt(
 
 
 async def test_a_node_that_is_away_is_waited_for() -> None:
-    away = [NOT_OPENED] * (warm_pods.TRIES * 3)
+    away = [NOT_OPENED] * (resting_pods.TRIES * 3)
     assert await pods(FakeCluster([RESTING], [*away, ACCEPTED])).claim(INPUT, PLAN) is not None
     assert await pods(FakeCluster([RESTING], [CUT, *away, CUT, ACCEPTED])).claim(INPUT, PLAN) is not None
     assert await pods(FakeCluster([OURS], [*away, ACCEPTED])).again(INPUT, plan) is not None
     cluster = cast("Cluster", FakeCluster([OURS], [*away, b'{"accepted": true}']))
-    assert await warm_pods.rotate(cluster, job_ref(OURS), INPUT.attempt.transcript, {})
+    assert await resting_pods.rotate(cluster, job_ref(OURS), INPUT.attempt.transcript, {})
 
 
 async def test_a_node_that_stays_away_ends_the_attempt_only_if_its_pod_may_have_the_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("NODE_RESTART", "NODE_TIMEOUT"):
-        monkeypatch.setattr(warm_pods, name, getattr(warm_pods, name) * 0)
-    away = [NOT_OPENED] * warm_pods.TRIES
+        monkeypatch.setattr(resting_pods, name, getattr(resting_pods, name) * 0)
+    away = [NOT_OPENED] * resting_pods.TRIES
     with pytest.raises(PodLost, match="rested, and was lost"):
         await pods(FakeCluster([RESTING], [CUT, *away])).claim(INPUT, PLAN)
     with pytest.raises(NotAsked, match="was not used: its node does not answer, no upgrade"):
