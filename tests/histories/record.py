@@ -28,6 +28,8 @@ from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
 
 HERE: Final = Path(__file__).parent
+LIMIT: Final = timedelta(minutes=2)
+"""Of one scenario; all of them take half a minute."""
 
 
 def history_file(name: str) -> Path:
@@ -55,8 +57,12 @@ async def record(client: Client, name: str, scenario: Scenario) -> None:
         max_heartbeat_throttle_interval=THROTTLE,
     ):
         await queued
-        await scenario.callers(run)
-        await outcome_at_close(run.handle)
+        try:
+            async with asyncio.timeout(LIMIT.total_seconds()):
+                await scenario.callers(run)
+                await outcome_at_close(run.handle)
+        except TimeoutError:
+            raise TimeoutError(f"{name} does not end: the workflow no longer does what it is to show") from None
     history_file(name).write_text(as_text(await run.handle.fetch_history()))
 
 
