@@ -87,8 +87,15 @@ async def test_temporal_shows_that_a_versioned_worker_polls(
             worker.temporal_worker(system.settings, temporal, [activities.finish], slots, name),
             asyncio.timeout(60),
         ):
-            while not (await polling.observe()).polls:  # noqa: ASYNC110 - the server announces no polls
+            while not await polls(polling):  # noqa: ASYNC110 - the server announces no polls
                 await asyncio.sleep(0.1)
+
+
+async def polls(polling: Polling) -> bool:
+    try:
+        return (await polling.observe()).polls
+    except RPCError:  # a busy machine: the server has 2 s to answer
+        return False
 
 
 def test_one_variable_without_the_other_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
