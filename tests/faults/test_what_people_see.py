@@ -201,7 +201,7 @@ async def test_the_login_to_the_database_is_revoked(
             assert reason in texts[2]
             assert "tokens and cost are missing" in texts[2]
             assert reason in texts[3]
-            assert f"`agent-runs show {ticket.run_id}`".strip("`") in texts[4]
+            assert f"agent-runs show {seen.run.name}" in texts[4]
             assert "Stored output cannot be read now" in texts[4]
             assert "The transcript store does not answer" in texts[5]
             assert texts[6].startswith('503 {"ready":false,"live":true')
