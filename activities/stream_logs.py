@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.service import RPCError
 
 from agent_runs.contracts.errors import AgentNotStarted, ClusterForbidden, PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
@@ -26,6 +27,7 @@ from agent_runs.contracts.messages import (
     StreamProgress,
 )
 from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputReceipt
+from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, termination_cause
@@ -60,6 +62,8 @@ DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
 """Bytes."""
 CLOCK_TOLERANCE: Final = timedelta(seconds=2)
 """The sidecar's clock and that of the log's time stamps are the same node's; they only may be set."""
+SIGNAL_TIMEOUT: Final = timedelta(seconds=5)
+"""For a signal to the run; the output waits in the pod's log for as long."""
 UNPROMPTED: Final = SERVER_UNUSABLE | {AgentNotStarted.code}
 """Why the sidecar's driver has not sent the prompt."""
 RUNNER_FAILED: Final = 125
@@ -149,7 +153,7 @@ class StreamLogsActivity:
         whole answer: then the end is `early`, and what the container's status says is not known yet.
 
         Or until the agent has provably made no progress for longer than one of the limits, or more of the run is stored
-        than the quota allows, or much of its budget is used: then it returns that, and everything that the agent wrote
+        than the quota allows, or its budget is used up: then it returns that, and everything that the agent wrote
         before is stored. The agent still runs; another `stream_logs` may continue. Beyond the quota the transcript is
         sealed with a gap of unknown size.
 
@@ -178,7 +182,7 @@ class StreamLogsActivity:
         if stored > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, checkpoint, writer)
         watch = await self._budget_watch(input, checkpoint)
-        if sealed is None and (end := watch.end(state.fold, lambda: checkpoint.progress)) is not None:
+        if sealed is None and (end := await watch.end(state.fold, lambda: checkpoint.progress)) is not None:
             return end
         usage = UsageRecorder(input.model, state.usage, redaction.hide)
         measured = OutputMetrics(self.metrics, input.pod, has_stdout=state.tally.sizes["stdout"] > 0)
@@ -194,7 +198,7 @@ class StreamLogsActivity:
                     measured.stored(batch)
                     if checkpoint.stored > self.quota:
                         return await self._over_quota(input.attempt, checkpoint, writer)
-                    end = watch.end(state.fold, lambda: checkpoint.progress)
+                    end = await watch.end(state.fold, lambda: checkpoint.progress)
                     if end is not None and follower.last is None:
                         return end
                 if follower.may_end_early and (rests(follower) or is_whole_success(state, follower, sealed)):
@@ -208,7 +212,8 @@ class StreamLogsActivity:
         def heartbeat() -> None:
             activity.heartbeat(checkpoint.progress)
 
-        return await BudgetWatch.begin(input, self.store, checkpoint.state.redaction.hide, heartbeat)
+        hide = checkpoint.state.redaction.hide
+        return await BudgetWatch.begin(input, self.store, hide=hide, heartbeat=heartbeat, warn=warn_of_budget)
 
     def _follower(self, input: StreamLogs, checkpoint: "Checkpoint") -> Follower:
         return Follower(
@@ -354,6 +359,18 @@ class Checkpoint:
         if cursor.first == 1 or progress.sequence != max(cursor.after, cursor.covered):
             return progress
         return progress.model_copy(update={"needed_from": cursor.first, "second": cursor.second})
+
+
+async def warn_of_budget(warning: BudgetWarning) -> bool:
+    """Tells the run, which shows it at once; False: Temporal does not take it now."""
+    info = activity.info()
+    run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+    try:
+        await run.signal(BUDGET_WARNING, warning, rpc_timeout=SIGNAL_TIMEOUT)
+    except RPCError as error:
+        activity.logger.warning("people cannot be warned of the budget now: %s", error)
+        return False
+    return True
 
 
 def last_heartbeat() -> StreamProgress | None:

@@ -104,6 +104,13 @@ class AgentRunWorkflow:
         """The caller has the outcome, so it need not be kept any longer."""
         self._collected = True
 
+    @workflow.signal(name=updates.BUDGET_WARNING)
+    @one_argument
+    def warn_of_budget(self, raw: RawValue) -> None:
+        """Much of the run's budget is used. What is no such warning is ignored."""
+        with suppress(Unreadable):
+            self._run.warn_of_budget(decode(raw, updates.BudgetWarning))
+
     @workflow.query(name=updates.OUTCOME)
     @one_argument
     def outcome_so_far(self, _: RawValue) -> Outcome | None:

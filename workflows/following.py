@@ -22,9 +22,9 @@ with workflow.unsafe.imports_passed_through():
         AgentRuns,
         AwaitSchedule,
         Budget,
-        BudgetUse,
         Ended,
         JobRef,
+        OverBudget,
         OverQuota,
         PodRef,
         Silence,
@@ -85,7 +85,6 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
         answered_timeout=ANSWERED_TIMEOUT,
         model=run.config.model,
         budget=_budget(run.config),
-        warned=run.warned_limits,
     )
     stream = _stream_logs(input, f"stream logs of {pod.name}")
     limits = _start_limits(run)
@@ -93,12 +92,6 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
     try:
         run.raise_if_stopped()  # the wait for the start may have taken a cancel, and ended well all the same
         await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
-        while stream.done() and (use := _warning(stream.result())) and not any(limit.done() for limit in limits):
-            run.warn(*use.warnings)
-            run.warned_limits = use.warned
-            input = input.model_copy(update={"resume": use.progress, "warned": use.warned})
-            stream = _stream_logs(input, f"stream logs of {pod.name}")
-            await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
         end = stream.result() if stream.done() else None
         if isinstance(end, Ended):
             return end
@@ -127,11 +120,6 @@ def _budget(config: RunConfig) -> Budget | None:
         max_repeated_calls=config.max_repeated_calls,
     )
     return budget if budget != Budget(model=config.model) else None
-
-
-def _warning(end: StreamEnd) -> BudgetUse | None:
-    """What people are to be warned of at once, if the stream has ended for nothing else; the agent works on."""
-    return end if isinstance(end, BudgetUse) and end.exceeded is None else None
 
 
 def _stream_logs(input: StreamLogs, summary: str) -> workflow.ActivityHandle[StreamEnd]:
@@ -209,12 +197,12 @@ def _follow_rest(input: StreamLogs, end: AgentRuns) -> workflow.ActivityHandle[S
     return _stream_logs(rest, "follow until the agent has stopped")
 
 
-def _stop_failure(end: AgentRuns) -> Failure | None:
+def _stop_failure(end: AgentRuns) -> Failure:
     match end:
         case OverQuota():
             text = f"more than {end.limit} bytes of this run are stored; what followed is not"
             return OutputQuotaExceeded.as_failure(text)
-        case BudgetUse():
+        case OverBudget():
             return end.exceeded
         case Silence():
             return _silence_failure(end)

@@ -11,9 +11,11 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import Failure, RunCancelled
     from agent_runs.contracts.identity import RunKey
+    from agent_runs.contracts.messages import BudgetLimit
     from agent_runs.contracts.outcome import Outcome, Report, Stop
     from agent_runs.contracts.request import RunConfig, RunRequest
     from agent_runs.contracts.start import RunStart
+    from agent_runs.contracts.updates import BudgetWarning
     from agent_runs.paperclip import result
     from workflows import attributes, run_metrics
     from workflows.attempt import Attempt
@@ -42,7 +44,7 @@ class RunState:
     current: Attempt | None = None
     stopped_by: Failure | None = None
     stopped_before_attempt: Failure | None = None
-    warned_limits: tuple[str, ...] = ()
+    warned_limits: set[BudgetLimit] = field(default_factory=set)
     decided: Outcome | None = None
     _request: RunRequest | None = None
     _interruptible: asyncio.Task[None] | None = None
@@ -152,6 +154,12 @@ class RunState:
             self.note(*new)
             self.details = self.details.with_warnings(new)
             workflow.set_current_details(self.details.markdown)  # no command: any step may warn
+
+    def warn_of_budget(self, warning: BudgetWarning) -> None:
+        """Shows it, once for each limit: a worker that takes over from a killed one may send it again."""
+        if warning.limit not in self.warned_limits:
+            self.warned_limits.add(warning.limit)
+            self.warn(warning.text)
 
     def decide(self) -> None:
         """Builds the outcome, unless it is built; operators see from now on that the run has ended."""

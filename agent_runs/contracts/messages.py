@@ -238,6 +238,12 @@ class StreamProgress(Contract):
     since: datetime | None = None
 
 
+BudgetLimit: TypeAlias = Literal[
+    "maxCostUsd", "maxCostUsd without a price", "maxTokens", "maxSteps", "maxRepeatedCalls"
+]
+"""What people are warned of: a limit is nearly used, or the cost cannot be watched."""
+
+
 class Budget(Contract):
     """What one run may use, all attempts together; zero is no limit.
 
@@ -254,20 +260,15 @@ class Budget(Contract):
     max_repeated_calls: int = 0
 
 
-class BudgetUse(Contract):
-    """Why `stream_logs` ended although the agent runs: much of the run's budget is used, or all of it.
+class OverBudget(Contract):
+    """Why `stream_logs` ended although the agent runs: all of the run's budget is used.
 
     Attributes:
-        exceeded: the agent is to be stopped; None: people are to be warned only.
-        warned: the limits of which people have been warned so far.
-        warnings: for people.
         progress: how far the output is stored.
     """
 
     kind: Literal["budget"] = "budget"
-    exceeded: Failure | None = None
-    warned: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    exceeded: Failure
     progress: StreamProgress = StreamProgress()
 
 
@@ -282,7 +283,6 @@ class StreamLogs(Contract):
         over_quota: an earlier one has reported that too much is stored: its agent is being stopped.
         model: prices the usage of an agent at work; empty in inputs of an earlier version.
         budget: what the run may use; None: not watched.
-        warned: the limits of the budget of which people have been warned.
     """
 
     attempt: AttemptKey
@@ -295,7 +295,6 @@ class StreamLogs(Contract):
     over_quota: bool = False
     model: str = ""
     budget: Budget | None = None
-    warned: tuple[str, ...] = ()
 
 
 SilenceCause = Literal["agent", "provider", "tool", "chatter"]
@@ -358,7 +357,7 @@ class Ended(Contract):
     warnings: tuple[str, ...] = ()
 
 
-AgentRuns: TypeAlias = Silence | OverQuota | BudgetUse
+AgentRuns: TypeAlias = Silence | OverQuota | OverBudget
 """Why `stream_logs` ended although the agent runs; another one follows the rest."""
 StreamEnd: TypeAlias = Ended | AgentRuns
 """Result of `stream_logs`. Each has a `kind` of its own, which tells them apart in a history."""

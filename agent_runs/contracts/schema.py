@@ -43,7 +43,7 @@ ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.PodRef,
     messages.StreamLogs,
     messages.Ended,
-    messages.BudgetUse,
+    messages.OverBudget,
     messages.StreamProgress,
     messages.ParseTranscript,
     messages.Silence,

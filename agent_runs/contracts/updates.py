@@ -6,6 +6,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from agent_runs.contracts.base import PaperclipContract
+from agent_runs.contracts.messages import BudgetLimit
 from agent_runs.contracts.request import Identifier, OptionalText, ShortTexts
 
 JOIN: Final = "join"
@@ -16,6 +17,8 @@ Also the query, -> `Outcome` or None, for a caller of a run that takes no more u
 of a cancelled run, because a workflow that closes as Canceled has no result."""
 COLLECTED: Final = "collected"
 """Signal: the caller has the outcome, so the run may close."""
+BUDGET_WARNING: Final = "budget_warning"
+"""Signal: `BudgetWarning`, from the worker that follows the agent's output."""
 JOIN_LIMIT: Final = 32 * 1024
 """Characters of a join's sealed text: two tokens of `TOKEN_LIMIT`, sealed. All joins of a run are in its history."""
 
@@ -34,6 +37,17 @@ class Join(ShortTexts):
     company_id: Identifier
     task: OptionalText = None
     sealed: str | None = Field(default=None, max_length=JOIN_LIMIT, repr=False)
+
+
+class BudgetWarning(ShortTexts):
+    """Much of one limit of a run's budget is used; the agent works on.
+
+    Attributes:
+        text: for people.
+    """
+
+    limit: BudgetLimit
+    text: str
 
 
 class Joined(PaperclipContract):

@@ -3,11 +3,12 @@
 Nothing is kept but what the transcript has: a worker that takes over folds the stored output and counts what it shows.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from agent_runs.contracts.errors import BudgetExceeded
-from agent_runs.contracts.messages import BudgetUse, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import BudgetLimit, OverBudget, StreamLogs, StreamProgress
+from agent_runs.contracts.updates import BudgetWarning
 from agent_runs.logs.threads import off_loop
 from agent_runs.transcript.budget import Progress, judge
 from agent_runs.transcript.fold import Fold
@@ -21,15 +22,25 @@ class BudgetWatch:
     Attributes:
         earlier: what the run's earlier attempts have used.
         hide: hides the run's secrets in a text.
+        warn: tells people; False: they could not be told now.
+        warned: the limits of which people have been told.
     """
 
     input: StreamLogs
     earlier: Sequence[Progress]
     hide: Callable[[str], str]
+    warn: Callable[[BudgetWarning], Awaitable[bool]]
+    warned: set[BudgetLimit] = field(default_factory=set)
 
     @classmethod
     async def begin(
-        cls, input: StreamLogs, store: TranscriptStore, hide: Callable[[str], str], heartbeat: Callable[[], None]
+        cls,
+        input: StreamLogs,
+        store: TranscriptStore,
+        *,
+        hide: Callable[[str], str],
+        heartbeat: Callable[[], None],
+        warn: Callable[[BudgetWarning], Awaitable[bool]],
     ) -> "BudgetWatch":
         """Read what the run's earlier attempts have written, if there is a budget.
 
@@ -44,22 +55,24 @@ class BudgetWatch:
                 sequence = page[-1].sequence
                 heartbeat()
             earlier.append(fold.progress)
-        return cls(input, earlier, hide)
+        return cls(input, earlier, hide, warn)
 
-    def end(self, fold: Fold, progress: Callable[[], StreamProgress]) -> BudgetUse | None:
-        """The end of the stream if people are to be warned, or the agent is to be stopped; None: it may go on.
+    async def end(self, fold: Fold, progress: Callable[[], StreamProgress]) -> OverBudget | None:
+        """The end of the stream if the agent is to be stopped; None: it may go on, and people are warned if need be.
 
         Asked after each batch of lines, so `progress` is only called for an end.
         """
         if self.input.budget is None:
             return None
-        finding = judge(self.input.budget, [*self.earlier, fold.progress], self.input.warned)
+        finding = judge(self.input.budget, [*self.earlier, fold.progress], self.warned)
         if finding is None:
             return None
-        exceeded = BudgetExceeded.as_failure(self.hide(finding.exceeded)) if finding.exceeded else None
-        warned = (*self.input.warned, *(limit for limit, _ in finding.warnings))
-        warnings = tuple(self.hide(text) for _, text in finding.warnings)
-        return BudgetUse(exceeded=exceeded, warned=warned, warnings=warnings, progress=progress())
+        for limit, text in finding.warnings:
+            if await self.warn(BudgetWarning(limit=limit, text=self.hide(text))):
+                self.warned.add(limit)
+        if finding.exceeded is None:
+            return None
+        return OverBudget(exceeded=BudgetExceeded.as_failure(self.hide(finding.exceeded)), progress=progress())
 
 
 def _add(fold: Fold, page: Sequence[Line]) -> None:

@@ -4,7 +4,7 @@ Steps of sub-agents count where OpenCode is driven through its server: `opencode
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from agent_runs.contracts.large_json import LARGE
-from agent_runs.contracts.messages import Budget
+from agent_runs.contracts.messages import Budget, BudgetLimit
 from agent_runs.contracts.outcome import Usage
 from agent_runs.transcript.events import printable
 from agent_runs.transcript.pricing import cost_of
@@ -21,7 +21,6 @@ from agent_runs.transcript.pricing import cost_of
 WARNING_SHARE: Final = Decimal("0.8")
 """Of a limit: people are warned from there on."""
 UNPRICED: Final = "maxCostUsd without a price"
-"""Stands for the warning that the cost cannot be watched, among the limits of which people have been warned."""
 TOOL_NAME_LIMIT: Final = 80
 
 
@@ -102,7 +101,7 @@ class Spend:
 class Share:
     """How much of one limit is used. `text` has both, such as `8 of 10 steps`."""
 
-    limit: str
+    limit: BudgetLimit
     used: Decimal
     allowed: Decimal
     text: str
@@ -118,10 +117,10 @@ class BudgetFinding:
     """
 
     exceeded: str | None = None
-    warnings: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[tuple[BudgetLimit, str], ...] = ()
 
 
-def judge(budget: Budget, attempts: Sequence[Progress], warned: Sequence[str] = ()) -> BudgetFinding | None:
+def judge(budget: Budget, attempts: Sequence[Progress], warned: Collection[BudgetLimit] = ()) -> BudgetFinding | None:
     """What is to be done about a run that has used so much; None: nothing.
 
     A run that has finished by itself is left alone, also at its limit: a step is over when all of it was paid for.
@@ -138,7 +137,9 @@ def judge(budget: Budget, attempts: Sequence[Progress], warned: Sequence[str] = 
     if exceeded := [share for share in shares if share.used >= share.allowed]:
         limits = "; ".join(f"{share.limit}: {share.text}" for share in exceeded)
         return BudgetFinding(exceeded=f"{limits}; used by this run: {spend}")
-    near = {share.limit: f"{share.limit}: {share.text}; at all of it the agent is stopped" for share in _near(shares)}
+    near: dict[BudgetLimit, str] = {
+        share.limit: f"{share.limit}: {share.text}; at all of it the agent is stopped" for share in _near(shares)
+    }
     if budget.max_cost_usd and spend.unpriced:
         near[UNPRICED] = (
             f"maxCostUsd: not watched for {spend.unpriced:,} tokens: the agent reports no cost for {budget.model},"
@@ -160,7 +161,7 @@ def _shares(budget: Budget, spend: Spend, repeated: RepeatedCall) -> Iterator[Sh
     if budget.max_cost_usd and spend.cost is not None:
         maximum = Decimal(repr(budget.max_cost_usd))
         yield Share("maxCostUsd", spend.cost, maximum, f"${spend.cost:.4f} of ${maximum:.4f}")
-    counted = (
+    counted: tuple[tuple[BudgetLimit, int, int, str], ...] = (
         ("maxTokens", spend.tokens, budget.max_tokens, "tokens"),
         ("maxSteps", spend.steps, budget.max_steps, "steps"),
         (

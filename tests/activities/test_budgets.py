@@ -11,11 +11,14 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from activities.stream_logs import StreamLogsActivity
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Budget, BudgetUse, StreamEnd, StreamLogs
+from agent_runs.contracts.messages import Budget, OverBudget, StreamEnd, StreamLogs
+from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.transcript.store import Line, TranscriptStore
@@ -24,7 +27,7 @@ from tests.kube.pods import pod, terminated
 from tests.logs.kubelet import Log, framed
 from tests.logs.live_log import LiveLog
 from tests.logs.scripted_log import JOB, POD, SIDECAR_RUNS, ScriptedLog
-from tests.support.ends import budget_use, ended
+from tests.support.ends import ended, over_budget
 from tests.support.sqlite import sqlite_store
 from tests.transcript.event_lines import step_finish, step_start, tool_use
 
@@ -36,42 +39,51 @@ async def store(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trans
 
 
 @dataclass
-class Workers:
-    """Follows the attempts of one run as the workflow asks for it. A worker that is killed is replaced.
+class FakeRun:
+    """Takes the signals to the run; `away`: how many it does not take first."""
 
-    Attributes:
-        ends: what `stream_logs` has returned so far.
-    """
+    away: int = 0
+    warnings: list[BudgetWarning] = field(default_factory=list)
+
+    def get_workflow_handle(self, _workflow_id: str, *, run_id: str | None) -> "FakeRun":
+        assert run_id == ActivityEnvironment().info.workflow_run_id
+        return self
+
+    async def signal(self, name: str, warning: BudgetWarning, *, rpc_timeout: timedelta) -> None:
+        assert (name, rpc_timeout) == (BUDGET_WARNING, timedelta(seconds=5))
+        if self.away:
+            self.away -= 1
+            raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+        self.warnings.append(warning)
+
+
+@dataclass
+class Workers:
+    """Follows the attempts of one run as the workflow asks for it. A worker that is killed is replaced."""
 
     store: TranscriptStore
     run_id: str
     budget: Budget
     log: LiveLog = field(default_factory=LiveLog)
     attempt: int = 1
-    warned: tuple[str, ...] = ()
-    ends: list[BudgetUse] = field(default_factory=list)
+    run: FakeRun = field(default_factory=FakeRun)
     activity_attempt: int = 0
 
     @property
     def key(self) -> AttemptKey:
         return AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id=self.run_id), attempt=self.attempt)
 
-    async def follow(self) -> BudgetUse:
+    async def follow(self) -> OverBudget:
         """Follow until the agent is to be stopped."""
-        while True:
-            end = budget_use(await self._stream())
-            self.ends.append(end)
-            self.warned = end.warned
-            if end.exceeded is not None:
-                return end
+        return over_budget(await self._stream())
 
     async def _stream(self) -> StreamEnd:
         cluster = cast("Cluster", self.log)
         streaming = StreamLogsActivity(cluster, self.store, Redactions(cluster, FakePreparations()))
-        environment = ActivityEnvironment()
+        environment = ActivityEnvironment(client=cast("Client", self.run))
         self.activity_attempt += 1
         environment.info = replace(environment.info, attempt=self.activity_attempt)
-        input = StreamLogs(attempt=self.key, job=JOB, pod=POD, budget=self.budget, warned=self.warned)
+        input = StreamLogs(attempt=self.key, job=JOB, pod=POD, budget=self.budget)
         return await environment.run(streaming.stream_logs, input)
 
     async def until_stored(self, sequence: int) -> None:
@@ -107,7 +119,7 @@ class ScriptedRun:
         self.workers = Workers(self.store, f"seed-{self.seed}", budget)
         self.repeats_from = self.random.randint(0, 5)
 
-    async def play(self) -> tuple[BudgetUse, int]:
+    async def play(self) -> tuple[OverBudget, int]:
         """How the stream ended, and how many steps the agent has begun after the one that reached the limit."""
         following = asyncio.create_task(self.workers.follow())
         while not following.done():
@@ -123,14 +135,14 @@ class ScriptedRun:
         """The first step by which the limit was reached."""
         return next(number for number, used in enumerate(self.used, 1) if used >= self.limit - 1e-9)
 
-    async def _killed(self, following: "asyncio.Task[BudgetUse]") -> "asyncio.Task[BudgetUse]":
+    async def _killed(self, following: "asyncio.Task[OverBudget]") -> "asyncio.Task[OverBudget]":
         following.cancel()
         with suppress(asyncio.CancelledError):
             await following
             return following  # it had just returned
         return asyncio.create_task(self.workers.follow())
 
-    async def _lost(self, following: "asyncio.Task[BudgetUse]") -> "asyncio.Task[BudgetUse]":
+    async def _lost(self, following: "asyncio.Task[OverBudget]") -> "asyncio.Task[OverBudget]":
         """The pod is lost; another attempt continues."""
         following = await self._killed(following)
         if following.done():
@@ -142,7 +154,7 @@ class ScriptedRun:
         self.workers.log = LiveLog()
         return asyncio.create_task(self.workers.follow())
 
-    async def _step(self, following: "asyncio.Task[BudgetUse]") -> None:
+    async def _step(self, following: "asyncio.Task[OverBudget]") -> None:
         tokens, cost = self.random.randint(1, 900), self.random.randint(0, 300) / 1000
         repeated = self.steps >= self.repeats_from
         call = tool_use("bash", command="make" if repeated else f"make {self.steps}")
@@ -153,7 +165,7 @@ class ScriptedRun:
         if await self._write(following, step_start(), call):
             await self._write(following, step_finish(tokens=tokens, cost=cost))
 
-    async def _write(self, following: "asyncio.Task[BudgetUse]", *lines: bytes) -> bool:
+    async def _write(self, following: "asyncio.Task[OverBudget]", *lines: bytes) -> bool:
         """Writes, and works until that is stored; False if it was stopped by then."""
         if following.done():
             return False
@@ -174,7 +186,6 @@ async def test_100_scripted_runs_exceed_their_budget_by_one_step_at_most(seeds: 
     for seed in seeds:
         run = ScriptedRun(seed, store)
         end, overshoot = await run.play()
-        assert end.exceeded is not None
         assert end.exceeded.code == "budget_exceeded"
         assert run.used[-1] >= run.limit - 1e-9, seed
         overshoots.append(overshoot)
@@ -206,21 +217,22 @@ async def test_a_worker_that_was_killed_after_the_limit_was_reached_is_replaced_
     async with asyncio.timeout(60):
         first, repeated = await workers.follow(), await workers.follow()
     assert first == repeated
-    assert first.exceeded is not None
     assert first.exceeded.message.startswith("maxSteps: 5 of 5 steps; used by this run: 5 steps, 500 tokens")
     assert first.exceeded.budget == "agent"  # no attempt follows
 
 
-async def test_people_are_warned_once_whoever_follows(store: TranscriptStore) -> None:
-    workers = Workers(store, "warned", Budget(max_steps=5))
-    await stored(store, workers.key, *steps(4))
+@pytest.mark.parametrize("away", [0, 1])
+async def test_people_are_warned_once_as_soon_as_temporal_takes_it(away: int, store: TranscriptStore) -> None:
+    workers = Workers(store, f"warned-{away}", Budget(max_steps=10), run=FakeRun(away=away))
+    await stored(store, workers.key, *steps(8))
     following = asyncio.create_task(workers.follow())
-    await workers.log.write(*steps(4), *steps(1))
-    end = await following
-    warning, stop = workers.ends
-    assert warning.warnings == ("maxSteps: 4 of 5 steps; at all of it the agent is stopped",)
-    assert (warning.exceeded, warning.warned) == (None, ("maxSteps",))
-    assert (stop, stop.warnings) == (end, ())
+    for count in (8, 1):
+        await workers.until_stored(await workers.log.write(*steps(count)))
+    await workers.log.write(*steps(1))
+    assert (await following).exceeded.message.startswith("maxSteps: 10 of 10 steps")
+    known = 8 + away
+    text = f"maxSteps: {known} of 10 steps; at all of it the agent is stopped"
+    assert workers.run.warnings == [BudgetWarning(limit="maxSteps", text=text)]
 
 
 async def test_an_agent_that_has_ended_by_itself_is_not_stopped(store: TranscriptStore) -> None:

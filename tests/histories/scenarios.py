@@ -22,9 +22,10 @@ from agent_runs.contracts.errors import (
     SealedFieldUnreadable,
     SessionUnavailable,
 )
-from agent_runs.contracts.messages import BudgetUse, Ended, OverQuota, Silence, StreamEnd
+from agent_runs.contracts.messages import Ended, OverBudget, OverQuota, Silence, StreamEnd
 from agent_runs.contracts.outcome import Outcome, Report
 from agent_runs.contracts.request import AgentRef, RunConfig, Runtime, SessionParams, WakeContext
+from agent_runs.contracts.updates import BudgetWarning
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import (
     DEFAULTS,
@@ -163,8 +164,8 @@ def _early_outcome(contradiction: str | None = None) -> Scenario:
 
 def _limits() -> dict[str, Callable[[], Scenario]]:
     silence = Silence(limit=timedelta(hours=1), processes=("make",))
-    warned = BudgetUse(warned=("maxSteps",))
-    exceeded = BudgetUse(exceeded=BudgetExceeded.as_failure("maxSteps: 5 of 5 steps"), warned=("maxSteps",))
+    warned = BudgetWarning(limit="maxSteps", text="maxSteps: 4 of 5 steps; at all of it the agent is stopped")
+    exceeded = OverBudget(exceeded=BudgetExceeded.as_failure("maxSteps: 5 of 5 steps"))
     return {
         "budget-exceeded": lambda: Scenario(
             request(max_steps=5), FakeActivities(FakeAgent(budget=[warned, exceeded]).answers)

@@ -1,6 +1,6 @@
 """How a followed stream ended, for tests that know which way it must have."""
 
-from agent_runs.contracts.messages import BudgetUse, Ended, OverQuota, StreamEnd
+from agent_runs.contracts.messages import Ended, OverBudget, OverQuota, StreamEnd
 
 
 def ended(end: StreamEnd) -> Ended:
@@ -13,6 +13,6 @@ def over_quota(end: StreamEnd) -> OverQuota:
     return end
 
 
-def budget_use(end: StreamEnd) -> BudgetUse:
-    assert isinstance(end, BudgetUse)
+def over_budget(end: StreamEnd) -> OverBudget:
+    assert isinstance(end, OverBudget)
     return end

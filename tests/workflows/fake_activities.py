@@ -10,7 +10,6 @@ from temporalio import activity
 
 from agent_runs.contracts.messages import (
     AwaitSchedule,
-    BudgetUse,
     BundlePrompt,
     CreateJob,
     Ended,
@@ -18,6 +17,7 @@ from agent_runs.contracts.messages import (
     Finished,
     IntrospectPod,
     JobRef,
+    OverBudget,
     OverQuota,
     ParseTranscript,
     PodProfile,
@@ -31,6 +31,7 @@ from agent_runs.contracts.messages import (
     StreamLogs,
 )
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
+from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
 from tests.support.requests import prepared
 
 Answer = Callable[[Any], Awaitable[Any]]
@@ -176,9 +177,10 @@ class FakeAgent:
     ignores_sigterm: bool = False
     silence: Silence | None = None
     over_quota: OverQuota | None = None
-    budget: list[BudgetUse] = field(default_factory=list)
+    budget: list[OverBudget | BudgetWarning] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    warned: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def answers(self) -> dict[str, Answer]:
@@ -190,10 +192,14 @@ class FakeAgent:
             return self.silence
         if self.over_quota is not None and not input.over_quota:
             return self.over_quota
-        if self.budget and input.budget is not None:
+        while self.budget and input.budget is not None:
             use = self.budget.pop(0)
-            warnings = () if use.exceeded else (f"{use.warned[-1]}: nearly used",)
-            return use.model_copy(update={"warnings": warnings})
+            if isinstance(use, OverBudget):
+                return use
+            info = activity.info()
+            run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+            await run.signal(BUDGET_WARNING, use)
+            self.warned.set()
         while not self.stopped.is_set():
             activity.heartbeat()
             await asyncio.sleep(0.05)

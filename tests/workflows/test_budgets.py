@@ -1,8 +1,6 @@
 """A run that uses up its budget: people are warned while it works; at the limit it is stopped, and not retried."""
 
-import asyncio
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
@@ -10,18 +8,17 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.errors import BudgetExceeded, PodLost
-from agent_runs.contracts.messages import Budget, BudgetUse, Ended, StreamEnd, StreamProgress
+from agent_runs.contracts.messages import Budget, Ended, OverBudget, StreamEnd, StreamLogs, StreamProgress
+from agent_runs.contracts.updates import BudgetWarning
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent
 from tests.workflows.fake_worker import configured, running_worker
 
 PROGRESS = StreamProgress(sequence=7, needed_from=8)
-WARNED = BudgetUse(warned=("maxSteps",), progress=PROGRESS)
-WARNING = "maxSteps: nearly used"
-EXCEEDED = BudgetUse(
-    exceeded=BudgetExceeded.as_failure("maxSteps: 5 of 5 steps; used by this run: 5 steps"),
-    warned=("maxSteps",),
-    progress=PROGRESS.model_copy(update={"sequence": 9}),
+WARNING = "maxSteps: 4 of 5 steps; at all of it the agent is stopped"
+WARNED = BudgetWarning(limit="maxSteps", text=WARNING)
+EXCEEDED = OverBudget(
+    exceeded=BudgetExceeded.as_failure("maxSteps: 5 of 5 steps; used by this run: 5 steps"), progress=PROGRESS
 )
 
 
@@ -34,10 +31,9 @@ async def test_a_run_at_its_limit_is_stopped_and_keeps_its_session(
     assert outcome.error_code == "budget_exceeded"
     assert (outcome.error_message or "").startswith("maxSteps: 5 of 5 steps; used by this run: 5 steps")
     assert WARNING in outcome.warnings
-    first, second, rest = [input for name, input in steps.calls if name == "stream_logs"]
+    first, rest = [input for name, input in steps.calls if name == "stream_logs"]
     assert first.budget == Budget(model="fake/scenario/text", max_steps=5, max_cost_usd=0.25)
-    assert (first.warned, second.warned, second.budget, second.resume) == ((), ("maxSteps",), first.budget, PROGRESS)
-    assert (rest.budget, rest.resume.sequence, rest.silence_timeout) == (None, 9, timedelta())
+    assert (rest.budget, rest.resume, rest.silence_timeout) == (None, PROGRESS, timedelta())
     assert steps.names.count("create_job") == 1
     assert steps.last_input("parse_transcript").end == STOPPED
     assert (outcome.session_id, outcome.usage) == ("ses_1", GOOD.usage)
@@ -54,9 +50,7 @@ async def test_a_warning_is_in_the_current_details_while_the_agent_works(
     steps = FakeActivities(agent.answers)
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(configured(request_of_a_run, max_steps=5))
-        async with asyncio.timeout(60):
-            while steps.names.count("stream_logs") < 2:  # noqa: ASYNC110  # the fakes have no event for a call
-                await asyncio.sleep(0.01)
+        await agent.warned.wait()
         metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
         await agent.end()
         outcome = await outcome_at_close(handle)
@@ -71,22 +65,17 @@ async def test_the_attempt_after_a_lost_pod_does_not_warn_anew(
     monkeypatch.setattr("workflows.retries.FIRST_RETRY_PAUSE", timedelta(milliseconds=1))
     lost = Ended(failure=PodLost.as_failure("evicted"))
 
-    async def stream(input: Any) -> StreamEnd:
-        if not input.warned:
-            return WARNED.model_copy(update={"warnings": (WARNING,)})
-        return lost if input.attempt.attempt == 1 else FakeActivities.ended(input)
+    async def stream(input: StreamLogs) -> StreamEnd:
+        agent = FakeAgent(budget=[WARNED.model_copy(update={"text": f"{WARNING} ({input.attempt.attempt})"})])
+        agent.stopped.set()
+        end = await agent.answers["stream_logs"](input)
+        return lost if input.attempt.attempt == 1 else end
 
     steps = FakeActivities({"stream_logs": stream})
     async with running_worker(temporal, queue, steps, sandboxed=False) as start:
         outcome = await outcome_at_close(await start(configured(request_of_a_run, max_steps=5)))
-    assert outcome.failure is None
-    assert list(outcome.warnings).count(WARNING) == 1
-    inputs = [input for name, input in steps.calls if name == "stream_logs"]
-    assert [(each.attempt.attempt, each.warned) for each in inputs] == [
-        (1, ()),
-        (1, ("maxSteps",)),
-        (2, ("maxSteps",)),
-    ]
+    assert steps.names.count("create_job") == 2
+    assert [warning for warning in outcome.warnings if warning.startswith(WARNING)] == [f"{WARNING} (1)"]
 
 
 async def test_a_cancel_while_people_are_warned_is_a_cancel(
