@@ -10,7 +10,8 @@ from typing import Final
 from temporalio import activity
 
 from agent_runs.contracts.errors import ClusterForbidden
-from agent_runs.contracts.messages import Finish, Finished, FinishProgress, JobRef
+from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.messages import EndJob, EndUnreportedJob, Finish, Finished, FinishProgress, JobRef, KeepJob
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.reference import job_ref
@@ -53,38 +54,41 @@ class FinishActivity:
     async def finish(self, input: Finish) -> Finished:
         """Deletes Job, pods and Secrets, and waits until no pod runs.
 
-        Without a `job` in the input it looks for one by the attempt's name and labels. With one, `create_job` has
-        succeeded: the Job owns its Secrets, so Kubernetes deletes them with it. A claimed Job does not own the prompt.
+        The Job owns its Secrets, so Kubernetes deletes them with it; a claimed Job does not own the prompt. One that
+        `create_job` has not reported is found by the attempt's name and labels, and so are its Secrets.
 
         A retained Job keeps its log; its agent is stopped, and the Secrets with its environment and token are deleted.
         If the end of its containers is never reported, it is deleted: only then is it known that none runs.
 
-        With `keep` nothing is deleted, if the Job's pod still rests: it only forgets the run's tokens.
-
-        With `confirm` the status of the agent's container is read and compared before anything is deleted.
+        Nothing is deleted of a Job whose pod rests: it only forgets the run's tokens.
 
         Raises:
             ClusterUnavailable: the API server refused or timed out; retried.
         """
-        if input.keep and input.job is not None and await self._keep(input.job, retain=input.retain):
-            return Finished(agent_started=True, kept=True)
-        namespace = input.namespace or self.cluster.namespace
-        attempt, job = input.attempt, input.job or await self._find_unreported_job(input, namespace)
+        attempt = input.attempt
+        if isinstance(input, EndUnreportedJob):
+            namespace = input.namespace or self.cluster.namespace
+            job = await self._unreported_job(attempt, namespace)
+            owned_by_nobody = {attempt.run_secret_name, attempt.prompt_secret_name}
+        else:
+            if isinstance(input, KeepJob) and await self._keep(input.job, retain=input.retain):
+                return Finished(agent_started=True, kept=True)
+            job = input.job
+            namespace = job.namespace
+            owned_by_nobody = {attempt.prompt_secret_name} if job.claimed is not None else set()
         ended = await self._end_job(job, input) if job else Finished()
         deleted = ended.deleted
-        if input.job is None or input.retain:
-            deleted |= await self.cluster.delete_secret(namespace, attempt.run_secret_name)
-        if input.job is None or input.job.claimed is not None:
-            deleted |= await self.cluster.delete_secret(namespace, attempt.prompt_secret_name)
+        for name in owned_by_nobody | ({attempt.run_secret_name} if input.retain else set()):
+            deleted |= await self.cluster.delete_secret(namespace, name)
         return ended.model_copy(update={"deleted": deleted})
 
-    async def _find_unreported_job(self, input: Finish, namespace: str) -> JobRef | None:
+    async def _unreported_job(self, attempt: AttemptKey, namespace: str) -> JobRef | None:
         """This attempt's Job, if `create_job` failed or was cancelled after it had created or claimed one."""
-        job = await self.cluster.read_job(namespace, input.attempt.job_name)
-        if job is not None and belongs_to(job.metadata, input.attempt):
+        job = await self.cluster.read_job(namespace, attempt.job_name)
+        if job is not None and belongs_to(job.metadata, attempt):
             return job_ref(job)
-        jobs = await self.cluster.jobs_of_agent(namespace, input.attempt.run.agent_id)
-        claimed = claimed_by(jobs, input.attempt.transcript)
+        jobs = await self.cluster.jobs_of_agent(namespace, attempt.run.agent_id)
+        claimed = claimed_by(jobs, attempt.transcript)
         return job_ref(claimed) if claimed is not None else None
 
     async def _keep(self, job: JobRef, *, retain: bool) -> bool:
@@ -128,7 +132,7 @@ class FinishActivity:
             aclosing(snapshots(states, ENDING_HEARTBEAT_INTERVAL)) as repeated,
         ):
             pods = await anext(repeated)
-            if input.confirm:
+            if isinstance(input, EndJob) and input.confirm:
                 pods = await _until_reported(pods, repeated, job.container)
                 contradiction = contradiction or _contradiction(pods or (), job)
             agent_started |= any(container_started(pod, job.container) for pod in pods or ())

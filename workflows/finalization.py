@@ -12,7 +12,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
-    from agent_runs.contracts.messages import Ended, Finish, ParseTranscript
+    from agent_runs.contracts.messages import Ended, EndJob, EndUnreportedJob, Finish, KeepJob, ParseTranscript
     from workflows import run_metrics
     from workflows.activity_failures import failure_of_activity
     from workflows.attempt import Attempt
@@ -63,19 +63,10 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
 
 
 async def _finish(run: RunState, attempt: Attempt) -> None:
-    input = Finish(
-        attempt=attempt.key,
-        namespace=attempt.job.namespace if attempt.job else run.config.namespace,
-        job=attempt.job,
-        retain=run.config.retain_jobs,
-        grace=timedelta() if attempt.killed else run.grace,
-        confirm=attempt.ended_early and not attempt.rests,
-        keep=attempt.rests and attempt.failure is None,
-    )
     try:
         finished = await workflow.execute_activity(
             activities.finish,
-            input,
+            _what_to_finish(run, attempt),
             summary="delete Job and Secrets",
             start_to_close_timeout=timedelta(minutes=5),
             schedule_to_close_timeout=timedelta(hours=1),
@@ -91,6 +82,17 @@ async def _finish(run: RunState, attempt: Attempt) -> None:
         attempt.pods_deleted = True
         if finished.contradiction is not None:
             _report_contradiction(run, attempt, finished.contradiction)
+
+
+def _what_to_finish(run: RunState, attempt: Attempt) -> Finish:
+    key, retain = attempt.key, run.config.retain_jobs
+    grace = timedelta() if attempt.killed else run.grace
+    if attempt.job is None:
+        return EndUnreportedJob(attempt=key, namespace=run.config.namespace, retain=retain, grace=grace)
+    if attempt.rests and attempt.failure is None:
+        return KeepJob(attempt=key, job=attempt.job, retain=retain, grace=grace)
+    confirm = attempt.ended_early and not attempt.rests
+    return EndJob(attempt=key, job=attempt.job, retain=retain, grace=grace, confirm=confirm)
 
 
 def _report_contradiction(run: RunState, attempt: Attempt, contradiction: str) -> None:

@@ -388,25 +388,51 @@ class StopAgent(Contract):
     pod: PodRef
 
 
-class Finish(Contract):
-    """Input of `finish`: what one attempt created, and whether to keep it.
+class _Finish(Contract):
+    """What follows an attempt.
 
     Attributes:
-        job: None when the attempt failed before a Job was created.
-        namespace: where the objects are; None for the worker's own.
         retain: keep the Job for debugging (`retainJobs`).
-        grace: how long OpenCode may take to end after SIGTERM, when it still runs.
-        confirm: how the agent ended is known from its sidecar only: read its container's status before the deletion.
-        keep: the Job's pod rests, and is kept for the agent's next run.
+        grace: how long the agent may take to end after SIGTERM, when it still runs.
     """
 
     attempt: AttemptKey
-    namespace: str | None = None
-    job: JobRef | None = None
     retain: bool = False
     grace: timedelta = timedelta(seconds=60)
+
+
+class EndJob(_Finish):
+    """Delete what the attempt created.
+
+    Attributes:
+        confirm: how the agent ended is known from its sidecar only: read its container's status before the deletion.
+    """
+
+    kind: Literal["end"] = "end"
+    job: JobRef
     confirm: bool = False
-    keep: bool = False
+
+
+class KeepJob(_Finish):
+    """The Job's pod rests: keep it for the agent's next run, or delete it if it rests no more."""
+
+    kind: Literal["keep"] = "keep"
+    job: JobRef
+
+
+class EndUnreportedJob(_Finish):
+    """`create_job` has failed or was cancelled: find what it has created, and delete it.
+
+    Attributes:
+        namespace: where the objects are; None for the worker's own.
+    """
+
+    kind: Literal["unreported"] = "unreported"
+    namespace: str | None = None
+
+
+Finish: TypeAlias = EndJob | KeepJob | EndUnreportedJob
+"""Input of `finish`. Each has a `kind` of its own."""
 
 
 class FinishProgress(Contract):

@@ -49,7 +49,9 @@ ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.Silence,
     messages.OverQuota,
     messages.StopAgent,
-    messages.Finish,
+    messages.EndJob,
+    messages.KeepJob,
+    messages.EndUnreportedJob,
     messages.Finished,
 )
 

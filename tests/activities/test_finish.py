@@ -16,7 +16,7 @@ from activities import finish
 from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ClusterForbidden
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Claimed, Finish, Finished, FinishProgress, JobRef
+from agent_runs.contracts.messages import Claimed, EndJob, Finished, FinishProgress, JobRef, KeepJob
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
@@ -134,7 +134,13 @@ class FakeCluster:
             self._over.set()
 
 
-async def run(cluster: FakeCluster, *, earlier: FinishProgress | None = None, **input: Any) -> Finished:
+async def run(
+    cluster: FakeCluster,
+    kind: type[EndJob | KeepJob] = EndJob,
+    *,
+    earlier: FinishProgress | None = None,
+    **input: Any,
+) -> Finished:
     """Runs the activity; `earlier` is the last heartbeat of an activity attempt before it."""
     environment = ActivityEnvironment()
     details = [earlier.model_dump(mode="json")] if earlier else []
@@ -148,7 +154,7 @@ async def run(cluster: FakeCluster, *, earlier: FinishProgress | None = None, **
     environment.on_heartbeat = note
     activity = FinishActivity(cast("Cluster", cluster)).finish
     async with asyncio.timeout(60):
-        finished: Finished = await environment.run(activity, Finish(attempt=ATTEMPT, **{"job": JOB, **input}))
+        finished: Finished = await environment.run(activity, kind(attempt=ATTEMPT, **{"job": JOB, **input}))
     return finished
 
 
@@ -265,7 +271,7 @@ async def test_a_pod_that_rests_is_kept_without_its_tokens_and_no_longer_than_it
     retain: bool, spec: dict[str, int] | None
 ) -> None:
     cluster = FakeCluster([[pod(RUNS)]], conflicts=[False, True])
-    finished = await run(cluster, keep=True, retain=retain)
+    finished = await run(cluster, KeepJob, retain=retain)
     assert finished.kept
     assert cluster.calls == ["acknowledge", f"empty {JOB.name}-run", *[f"annotate {spec}"] * 2]
 
@@ -273,7 +279,7 @@ async def test_a_pod_that_rests_is_kept_without_its_tokens_and_no_longer_than_it
 @pytest.mark.parametrize("refusal", [ExecFailed("it has ended"), ClusterForbidden("may not create pods/exec")])
 async def test_a_pod_that_cannot_be_reached_is_not_kept(refusal: Exception) -> None:
     cluster = FakeCluster([[pod(RUNS)]], [refusal])
-    finished = await run(cluster, keep=True)
+    finished = await run(cluster, KeepJob)
     assert (finished.kept, cluster.calls[:2]) == (False, ["acknowledge", "delete_job"])
 
 

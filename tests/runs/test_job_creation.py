@@ -12,7 +12,7 @@ from activities.bundle_prompt import BundlePromptActivity
 from activities.create_job import CreateJobActivity
 from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobCreateFailed, JobDeletedExternally
-from agent_runs.contracts.messages import BundlePrompt, CreateJob, Finish, JobRef, PodProfile
+from agent_runs.contracts.messages import BundlePrompt, CreateJob, EndUnreportedJob, JobRef, PodProfile
 from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.prompts import Prompts
 from agent_runs.kube.client import Cluster
@@ -81,7 +81,9 @@ async def test_a_job_that_went_with_its_secrets_is_not_created_again(
     system: System, creation: Creation, attempt: int
 ) -> None:
     await creation.once()
-    await ActivityEnvironment().run(FinishActivity(system.kubernetes).finish, Finish(attempt=creation.input.attempt))
+    await ActivityEnvironment().run(
+        FinishActivity(system.kubernetes).finish, EndUnreportedJob(attempt=creation.input.attempt)
+    )
     with pytest.raises(JobDeletedExternally):
         await creation.once(attempt)
     assert await system.kubernetes.read_job("default", creation.input.attempt.job_name) is None
@@ -145,7 +147,7 @@ async def test_a_foreign_job_is_left_alone(system: System, creation: Creation) -
 
 
 async def test_a_retained_run_without_a_job_leaves_no_prompt(system: System, creation: Creation) -> None:
-    finish = Finish(attempt=creation.input.attempt, retain=True)
+    finish = EndUnreportedJob(attempt=creation.input.attempt, retain=True)
     assert (await ActivityEnvironment().run(FinishActivity(system.kubernetes).finish, finish)).deleted
     name = creation.input.attempt.prompt_secret_name
     assert await system.kubernetes.read_secret_metadata("default", name) is None

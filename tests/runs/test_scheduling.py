@@ -16,7 +16,7 @@ from activities.await_schedule import AwaitScheduleActivity
 from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ImagePullFailed, JobDeletedExternally, PodLost, PodScheduleFailed, RunError
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import AwaitSchedule, Finish, JobRef, PodRef, StartProgress
+from agent_runs.contracts.messages import AwaitSchedule, EndJob, JobRef, PodRef, StartProgress
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.resting_pods import release_resting_pod
 from agent_runs.job.secrets import prompt_secret
@@ -273,7 +273,7 @@ async def test_a_running_agent_is_ended_and_waited_for(wait: Wait) -> None:
     job = await wait.job("trap 'exit 0' TERM; while :; do sleep 0.05; done")
     await wait.pod(job)
     assert await ActivityEnvironment().run(
-        FinishActivity(wait.kubernetes).finish, Finish(attempt=wait.attempt, job=job, grace=timedelta(seconds=1))
+        FinishActivity(wait.kubernetes).finish, EndJob(attempt=wait.attempt, job=job, grace=timedelta(seconds=1))
     )
     assert await wait.kubernetes.pods_of(job) == []
     assert await wait.kubernetes.read_job(NAMESPACE, job.name) is None
@@ -287,6 +287,6 @@ async def test_an_agent_without_grace_has_ended_when_it_is_reported_deleted(wait
         while not alive.with_suffix(".on").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.05)
     cleanup = FinishActivity(wait.kubernetes).finish
-    assert await ActivityEnvironment().run(cleanup, Finish(attempt=wait.attempt, job=job, grace=timedelta()))
+    assert await ActivityEnvironment().run(cleanup, EndJob(attempt=wait.attempt, job=job, grace=timedelta()))
     with alive.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while a process of the agent holds it

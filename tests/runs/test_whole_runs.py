@@ -7,7 +7,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.finish import FinishActivity
 from agent_runs.client.outcome import outcome_at_close
-from agent_runs.contracts.messages import Finish
+from agent_runs.contracts.messages import EndUnreportedJob
 from tests.runs.system import System, attempt_key, replay_script
 
 
@@ -87,5 +87,5 @@ async def test_a_job_that_its_creation_could_not_report_is_cleaned_up(system: Sy
     await system.outcome(raw)
     key, kubernetes = attempt_key(raw), system.kubernetes
     assert await kubernetes.read_job("default", key.job_name) is not None
-    assert (await ActivityEnvironment().run(FinishActivity(kubernetes).finish, Finish(attempt=key))).deleted
+    assert (await ActivityEnvironment().run(FinishActivity(kubernetes).finish, EndUnreportedJob(attempt=key))).deleted
     assert await kubernetes.read_job("default", key.job_name) is None

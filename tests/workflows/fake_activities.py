@@ -77,7 +77,7 @@ class FakeActivities:
         """What `stream_logs` returns by default."""
         return ENDED
 
-    def _activity(self, name: str, kind: type, default: Answer) -> Callable[..., Any]:
+    def _activity(self, name: str, kind: Any, default: Answer) -> Callable[..., Any]:
         async def step(input: Any) -> Any:
             self.calls.append((name, input))
             return await self.answers.get(name, default)(input)
@@ -113,7 +113,7 @@ def _prompt(input: BundlePrompt) -> PromptBundle:
     return PromptBundle(namespace="default", secret_name=input.attempt.prompt_secret_name, sha256="0", size=1)
 
 
-DEFAULTS: Final[dict[str, tuple[type, Answer]]] = {
+DEFAULTS: Final[dict[str, tuple[Any, Answer]]] = {
     "prepare_run": (PrepareRun, answer_with(prepared)),
     "introspect_pod": (IntrospectPod, answer_with(lambda _: PodProfile(namespace="default", image="agent:1"))),
     "bundle_prompt": (BundlePrompt, answer_with(_prompt)),

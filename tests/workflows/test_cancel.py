@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close, request_cancel
 from agent_runs.contracts.errors import PodLost
-from agent_runs.contracts.messages import AwaitSchedule, Ended, Finished, StreamEnd
+from agent_runs.contracts.messages import AwaitSchedule, EndJob, Ended, Finished, StreamEnd
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, until_cancelled
 from tests.workflows.fake_worker import Handle, reached, running_worker
@@ -59,7 +59,7 @@ async def test_a_cancel_ends_the_run_in_every_phase(
     if phase != "stream_logs":
         assert "stream_logs" not in steps.names
     if phase in {"create_job", "await_schedule", "stream_logs"}:
-        assert steps.last_input("finish").job is not None
+        assert isinstance(steps.last_input("finish"), EndJob)
 
 
 async def test_a_cancel_that_comes_as_the_agent_starts_is_not_lost(
