@@ -5,7 +5,7 @@
  *
  *     {"type":"agent_run","event":"<started|joined|busy|phase|…>","message":"…", …}
  *
- * and in the other formats a sentence that begins with `[agent-runs]`. Nothing that an agent prints can be mistaken for
+ * and in `text` a sentence that begins with `[agent-runs]`. Nothing that an agent prints can be mistaken for
  * one, which is the service's part (`agent_runs/web/paperclip_log.py`).
  */
 
@@ -24,11 +24,8 @@ const FAULTS: ReadonlySet<StatusEvent> = new Set(["gap", "warning", "failure"]);
 type RunEvent = "started" | "joined" | "busy" | "phase" | "attempt" | "session" | "cancelling" | "outcome";
 export type StatusEvent = RunEvent | "waiting" | "gap" | "heartbeat" | "note" | "warning" | "failure";
 
-/**
- * `json`: lines for the plugin's own parser; `text`: for people; `events`: OpenCode's events for Paperclip's parser of its
- * own OpenCode adapter, which shows every other line as it is, so the rest is text.
- */
-export type LogFormat = "json" | "text" | "events";
+/** `json`: lines for the plugin's own parser; `text`: for people. */
+export type LogFormat = "json" | "text";
 export type OnLog = (stream: "stdout" | "stderr", chunk: string) => Promise<void>;
 type Fields = { [name: string]: unknown };
 

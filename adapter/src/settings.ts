@@ -34,16 +34,16 @@ export function adapterTypeIn(environment: NodeJS.ProcessEnv): AdapterType {
 const WITHOUT_PARSERS: ReadonlySet<string> = new Set(["2026.916.1"]);
 
 /**
- * How a run's log is written for this Paperclip: JSON lines for a transcript view that parses them, else text for people;
- * in place of Paperclip's own OpenCode adapter that one's parser or ours shows the log; both read OpenCode's events.
+ * How a run's log is written for this Paperclip: JSON lines for a transcript view that loads our parser, else text for
+ * people. In place of Paperclip's own OpenCode adapter it is text: that one's parser may show the log.
  *
  * @param version of the Paperclip that runs this process; undefined when it is not known.
  */
 export function logFormatIn(environment: NodeJS.ProcessEnv, version: string | undefined): LogFormat {
   const chosen = environment[`${PREFIX}RUN_LOG_FORMAT`]?.trim();
   if (chosen === "json" || chosen === "text") return chosen;
-  if (adapterTypeIn(environment) === "opencode_local") return "events";
-  return version !== undefined && WITHOUT_PARSERS.has(version) ? "text" : "json";
+  const mayParse = version === undefined || !WITHOUT_PARSERS.has(version);
+  return mayParse && adapterTypeIn(environment) !== "opencode_local" ? "json" : "text";
 }
 
 /** The settings of this plugin. They hold secrets and are never logged. */

@@ -38,14 +38,14 @@ describe("our own status lines", () => {
 });
 
 describe("the format", () => {
-  it("is text only where the Paperclip is known to load no parser, unless a setting decides", () => {
+  it("is text where no parser of ours is loaded, unless a setting decides", () => {
     expect(logFormatIn({}, "2026.916.1")).toBe("text");
     expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: "auto" }, "2026.916.1")).toBe("text");
     expect(logFormatIn({}, "2026.999.0")).toBe("json");
     expect(logFormatIn({}, undefined)).toBe("json");
     expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: "json" }, "2026.916.1")).toBe("json");
     expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: " text " }, undefined)).toBe("text");
-    expect(logFormatIn({ AGENT_RUNS_ADAPTER_TYPE: "opencode_local" }, "2026.916.1")).toBe("events");
+    expect(logFormatIn({ AGENT_RUNS_ADAPTER_TYPE: "opencode_local" }, undefined)).toBe("text");
   });
 });
 

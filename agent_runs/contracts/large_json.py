@@ -17,7 +17,9 @@ LARGE: Final = 64 * 1024
 MAX_VALUES: Final = 50_000
 """Values of a large text. Paperclip's contexts and OpenCode's events have hundreds."""
 
-_PIECE: Final = re.compile(r'(?:[^"\\]{1,512}|\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|.)){1,2048}', re.DOTALL)
+_PIECE: Final = re.compile(
+    r'(?:[^"\\]{1,512}|\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|u[0-9a-fA-F]{4}|.)){1,2048}', re.DOTALL
+)
 """A part of a string that cuts no escape and no pair of surrogates."""
 _LONG_NUMBER: Final = re.compile(r"[-+.eE0-9]{5000}")
 """Python refuses integers of more than 4300 digits, but only after it has read all of them."""

@@ -5,10 +5,11 @@ Whoever shows an entry escapes it for its own medium. The whole line is always i
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeGuard
+from typing import Any, Final, Literal, Self, TypeGuard
 
 import msgspec
 
@@ -21,6 +22,8 @@ Kind = Literal["text", "thinking", "tool", "error", "step", "log", "gap"]
 
 ENTRY_TITLE_LIMIT: Final = 160
 LOG_LIMIT: Final = 1_000
+NAME_LIMIT: Final = 40
+MAX_ARGUMENTS: Final = 12
 VISIBLE_LIMIT: Final = 256 * 1024
 """Characters of a text that are made visible; of a longer one the rest is only counted."""
 MAX_DEPTH: Final = 64
@@ -47,11 +50,58 @@ class Limits:
 
 TERMINAL_LIMITS: Final = Limits()
 
-_ENCODER: Final = json.JSONEncoder(default=str)
+_ENCODER: Final = json.JSONEncoder(default=str, ensure_ascii=False)
 SUBJECTS: Final = ("command", "filePath", "file_path", "path", "pattern", "url", "description", "query", "name")
 """Arguments that show what a tool call is about, the most useful first."""
 _STEPS: Final = {"completed": "✓", "in_progress": "▸"}
 """Marks of a plan's steps; any other has a circle."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool.
+
+    Attributes:
+        id: by which the agent names the call; empty: it names none.
+        subject: what the call is about, one line.
+        arguments: texts and numbers as they are, anything else as JSON.
+    """
+
+    name: str
+    id: str = ""
+    subject: str = ""
+    arguments: Mapping[str, str | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that has ended: why, and what it has used. `output` includes reasoning; the cost is in US dollars."""
+
+    reason: str
+    input: float = 0
+    cached: float = 0
+    output: float = 0
+    reasoning: float = 0
+    cost: float = 0
+
+    @classmethod
+    def of(cls, part: dict[str, Any]) -> Self:
+        """The step of an event's part."""
+        tokens = _object(part.get("tokens"))
+        return cls(
+            reason=visible_line(part.get("reason"), NAME_LIMIT) or "no finish reason",
+            input=_amount(tokens.get("input")),
+            cached=_amount(_object(tokens.get("cache")).get("read")),
+            output=_amount(tokens.get("output")),
+            reasoning=_amount(tokens.get("reasoning")),
+            cost=_amount(part.get("cost")),
+        )
+
+    def __str__(self) -> str:
+        shares = ((self.input, "in"), (self.cached, "cached"), (self.output, "out"), (self.reasoning, "reasoning"))
+        amounts = [f"{count:,.0f} {name}" for count, name in shares if count]
+        cost = [f"${self.cost:.4f}"] if self.cost else []
+        return ", ".join([*amounts, *cost, self.reason])
 
 
 @dataclass(frozen=True)
@@ -63,8 +113,8 @@ class Entry:
         body: Markdown for `text`, plain for everything else.
         left_out: characters of the body that are not shown.
         failed: a tool call that ended in an error or with an exit code other than 0.
+        running: a tool call that has not ended.
         duration: of a tool call.
-        arguments: what a tool was called with.
     """
 
     kind: Kind
@@ -72,8 +122,10 @@ class Entry:
     body: str = ""
     left_out: int = 0
     failed: bool = False
+    running: bool = False
     duration: timedelta | None = None
-    arguments: str = ""
+    call: ToolCall | None = None
+    step: Step | None = None
 
 
 def entry(raw: bytes, stream: str = "stdout", limits: Limits = TERMINAL_LIMITS) -> Entry | None:
@@ -94,7 +146,7 @@ def entry(raw: bytes, stream: str = "stdout", limits: Limits = TERMINAL_LIMITS) 
         case "tool_use":
             return _tool(part, limits)
         case "step_finish":
-            return Entry("step", _usage(part))
+            return Entry("step", str(step := Step.of(part)), step=step)
         case "error":
             return _error(event, limits)
         case "acp_update":
@@ -109,7 +161,7 @@ def _other(event: dict[str, Any]) -> Entry | None:
         asked = " ".join(visible_line(event.get(name), ENTRY_TITLE_LIMIT) for name in ("permission", "patterns"))
         return Entry("log", f"rejected permission: {asked}")
     if kind == SUBAGENT_STEP:
-        return Entry("step", f"sub-agent: {_usage(_object(event.get('part')))}")
+        return Entry("step", f"sub-agent: {Step.of(_object(event.get('part')))}")
     return None if kind in SERVER_EVENTS else Entry("log", visible_line(f"{kind} event", ENTRY_TITLE_LIMIT))
 
 
@@ -164,7 +216,8 @@ def _prose(kind: Kind, value: object, limit: int) -> Entry | None:
 
 def _log(raw: bytes) -> Entry | None:
     text = visible_line(raw[: 4 * LOG_LIMIT].decode("utf-8", errors="replace"), LOG_LIMIT)
-    return Entry("log", text) if text else None
+    left_out = len(raw) - len(text) if len(raw) > LOG_LIMIT else 0
+    return Entry("log", text, left_out=left_out) if text else None
 
 
 def _gap(raw: bytes) -> Entry:
@@ -175,32 +228,43 @@ def _gap(raw: bytes) -> Entry:
 
 def _tool(part: dict[str, Any], limits: Limits) -> Entry:
     state = _object(part.get("state"))
-    exit_code = _object(state.get("metadata")).get("exit")
+    metadata = _object(state.get("metadata"))
+    exit_code = metadata.get("exit")
     failed = state.get("status") == "error" or part.get("tool") == "invalid" or exit_code not in (None, 0)
     result = state.get("error") if state.get("status") == "error" else state.get("output")
+    if isinstance(result, str | None) and isinstance(diff := metadata.get("diff"), str):
+        result = f"{(result or '')[:VISIBLE_LIMIT].strip()}\n{diff}"
     body, left_out = _bounded(result, limits.result, limits.result_lines, strip="\n")
-    title = _tool_title(part, state)
+    call = _tool_call(part, state, limits.arguments)
+    title = f"{call.name}  {call.subject}".rstrip()
     if isinstance(exit_code, int) and exit_code:
         title += f"  (exit {exit_code})"
-    return Entry("tool", title, body, left_out, failed, _duration(state), _arguments(state, limits.arguments))
+    running = state.get("status") in {"pending", "running"}
+    return Entry("tool", title, body, left_out, failed, running, _duration(state), call)
 
 
-def _tool_title(part: dict[str, Any], state: dict[str, Any]) -> str:
-    """`bash  ls -l`: the tool and what it was called with, on one line."""
-    arguments = _object(state.get("input"))
-    tool = visible_line(part.get("tool"), 40) or "tool"
+def _tool_call(part: dict[str, Any], state: dict[str, Any], limit: int) -> ToolCall:
+    """What was called; a call that OpenCode refused has the name `invalid` and names the tool in its arguments."""
+    given = _object(state.get("input"))
+    tool = visible_line(part.get("tool"), NAME_LIMIT) or "tool"
     if tool == "invalid":
-        return f"refused call of {visible_line(arguments.get('tool'), 40) or 'a tool'}"
-    subjects = (arguments[name] for name in SUBJECTS if isinstance(arguments.get(name), str) and arguments[name])
-    subject = next(subjects, None)
-    return f"{tool}  {visible_line(subject or state.get('title'), ENTRY_TITLE_LIMIT)}".rstrip()
+        return ToolCall(f"refused call of {visible_line(given.get('tool'), NAME_LIMIT) or 'a tool'}")
+    subjects = (given[name] for name in SUBJECTS if isinstance(given.get(name), str) and given[name])
+    subject = next(subjects, None) or state.get("title") or (given or None)
+    identifier = visible_line(part.get("callID") or part.get("id"), ENTRY_TITLE_LIMIT)
+    return ToolCall(tool, identifier, visible_line(subject, ENTRY_TITLE_LIMIT), _arguments(given, limit))
 
 
-def _arguments(state: dict[str, Any], limit: int) -> str:
-    """The arguments one after the other, texts as they are."""
-    called_with = _object(state.get("input"))
-    shown = (f"{visible_line(name, 60)}: {_visible(_cut(value))[:limit]}" for name, value in called_with.items())
-    return printable("\n".join(shown), limit) if limit else ""
+def _arguments(given: dict[str, Any], limit: int) -> dict[str, str | float]:
+    """The first arguments, `limit` characters of them."""
+    shown: dict[str, str | float] = {}
+    for name, value in list(given.items())[:MAX_ARGUMENTS] if limit else ():
+        text = value if _is_number(value) else _bounded(value, limit)[0]
+        shown[visible_line(name, NAME_LIMIT)] = text
+        limit -= len(str(text))
+    if limit > 0 and (more := len(given) - MAX_ARGUMENTS) > 0:
+        shown["…"] = f"{more} more"
+    return shown
 
 
 def _duration(state: dict[str, Any]) -> timedelta | None:
@@ -209,18 +273,6 @@ def _duration(state: dict[str, Any]) -> timedelta | None:
     if not (_is_number(began) and _is_number(ended)) or not 0 <= ended - began < 1e12:
         return None
     return timedelta(milliseconds=ended - began)
-
-
-def _usage(part: dict[str, Any]) -> str:
-    tokens = _object(part.get("tokens"))
-    cached = _object(tokens.get("cache")).get("read")
-    shares = [(tokens.get("input"), "in"), (cached, "cached"), (tokens.get("output"), "out")]
-    shares.append((tokens.get("reasoning"), "reasoning"))
-    amounts = [f"{count:,.0f} {name}" for count, name in shares if _is_number(count) and count]
-    cost = part.get("cost")
-    if _is_number(cost) and cost:
-        amounts.append(f"${cost:.4f}")
-    return ", ".join([*amounts, visible_line(part.get("reason"), 40) or "no finish reason"])
 
 
 def _error(event: dict[str, Any], limits: Limits) -> Entry:
@@ -285,6 +337,11 @@ def _bounded(value: object, limit: int, lines: int | None = None, strip: str = "
 
 def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _amount(value: object) -> float:
+    """A number; 0 for anything else."""
+    return value if _is_number(value) else 0
 
 
 def _is_number(value: object) -> TypeGuard[float]:

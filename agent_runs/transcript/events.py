@@ -18,10 +18,12 @@ from agent_runs.transcript.lines import LINE_LIMIT
 ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
-_DIRECTIONS: Final = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF])
-"""Characters that turn the direction of text: they make people see something else than what is there."""
+_UNSEEN: Final = dict.fromkeys(
+    [0x061C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF, *range(0xE0000, 0xE0080)]
+)
+"""Characters that turn the direction of text, or that nobody sees: people would see something else than is there."""
 _BREAKS: Final = dict.fromkeys([0x85, 0x2028, 0x2029], "\n")
-_TRANSLATED: Final = {**_DIRECTIONS, **_BREAKS}
+_TRANSLATED: Final = {**_UNSEEN, **_BREAKS}
 _BLANK: Final = b" \t\r\n\x0b\x0c"
 _SESSION: Final = re.compile(rb'"sessionID"\s*:\s*"([\w-]{1,128})"')
 _ESCAPE: Final = re.compile(
@@ -163,7 +165,8 @@ def printable(text: str, limit: int) -> str:
 def visible(text: str) -> str:
     """`text` without anything that a terminal or a browser would act on by itself.
 
-    ANSI codes, control characters (tab and LF stay) and direction characters are left out; other line breaks are LF.
+    ANSI codes, control characters (tab and LF stay), direction and invisible characters are left out; other line breaks
+    are LF.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -1,57 +1,61 @@
 """The calls of Paperclip's log for one stored line: what the plugin passes on, without a rule of its own.
 
 A call is one text below 8000 bytes of UTF-8 with the newline that the plugin adds: Paperclip cuts longer ones and shows
-the last 8 KiB of one.
+the last 8 KiB of one. Both formats show the line's entry (`agent_runs.transcript.entries`), cleaned and bounded, with
+the number of characters that are missing; the transcript has everything.
 
-`json`, for the plugin's own parser: what happened as entries of Paperclip's transcript view
-(`agent_runs.web.paperclip_entries`), in calls of one line
+`json`, for the plugin's own parser: entries of Paperclip's transcript view in calls of one line
 
     {"type":"agent_run","entries":[{"kind":"assistant","text":"…"}, …]}
 
-Whatever an agent prints is inside a string of such a line, so nothing of it can be mistaken for a line of ours. Long
-texts are shortened, with the number of characters that are missing. A line on stderr, which no parser reads, is
-written there as it is.
+each without the time `ts`, which the parser adds. Whatever an agent prints is inside a string of such a line, so
+nothing of it can be mistaken for a line of ours.
 
-`text`, for people: `agent_runs.web.paperclip_log_text`.
+`text`, for people. No line of it begins like one of ours or of Paperclip's.
 
-`events`, for Paperclip's parser of its own OpenCode adapter, which shows every other line as it is: OpenCode's events,
-and the rest as text.
-
-Everything here is bounded: a line is parsed only up to 512 Ki characters, and of a longer one only the size is shown.
+What an agent writes to stderr is text in both; OpenCode's own DEBUG and INFO lines are left out.
+Source: `TranscriptEntry` of `@paperclipai/adapter-utils` 2026.916.1.
 """
 
 import re
-from collections.abc import Iterator
-from itertools import chain, islice
+import unicodedata
+from collections.abc import Iterator, Sequence
+from itertools import dropwhile, filterfalse, islice
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
-from agent_runs.paperclip.javascript import well_formed
-from agent_runs.transcript.events import SERVER_EVENTS
+from agent_runs.transcript.entries import TERMINAL_LIMITS, Entry, Limits, Step, entry
+from agent_runs.transcript.events import decode, printable
 from agent_runs.transcript.store import Line
-from agent_runs.web.paperclip_entries import (
-    OWN_TYPE,
-    Stream,
-    TranscriptEntry,
-    decoded,
-    entries,
-    event_type,
-    parsed,
-)
-from agent_runs.web.paperclip_log_text import readable
 
-LogFormat = Literal["json", "text", "events"]
+LogFormat = Literal["json", "text"]
 FORMATS: Final[tuple[LogFormat, ...]] = get_args(LogFormat)
+Stream = Literal["stdout", "stderr"]
 
 CALL_BYTES: Final = 8000
 """Bytes of one call, newline included, are below this."""
-_PIECE_BYTES: Final = CALL_BYTES - 200
-"""Bytes of a piece as a JSON string; the rest is for what surrounds it."""
-_SHORTER: Final = (2000, 700, 250, 80)
-"""Characters of each text of an event, one after the other until the event fits into a call."""
+PIECE_BYTES: Final = CALL_BYTES - 200
+"""The rest is for what surrounds a piece."""
+MARKS: Final = ("[agent-runs]", "[paperclip]")
+"""Beginnings of lines that an agent must not write: the plugin's and Paperclip's."""
+OWN_TYPE: Final = "agent_run"
+"""`type` of the lines that are ours: of the plugin, and of what is made here for its parser."""
+
+_LIMITS: Final = tuple(
+    Limits(text=size, thinking=size, result=size, result_lines=200, arguments=size) for size in (6000, 2000, 700, 80)
+)
+"""Of entries as JSON, one after the other until each entry fits into a call."""
 _SESSION_LIMIT: Final = 128
-_SEPARATORS: Final = re.compile("[\n\r\v\f\u0085\u2028\u2029]")
+_ORDINARY_LOG: Final = re.compile(
+    r"(?:timestamp=\S+ +level=(?:DEBUG|INFO)\b|(?:DEBUG|INFO) +[0-9]{4}-[0-9]{2}-[0-9]{2}T)"
+)
+"""OpenCode's log lines that report nothing wrong; both of its formats."""
+_ORDINARY_ENDS: Final = frozenset({"stop", "tool-calls", "step_finish", "end_turn", "unknown", "no finish reason"})
+"""Reasons for which a step ends as it should."""
+_LONGEST_MARK: Final = max(map(len, MARKS))
+_BLANK_LETTERS: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and symbols that look like a blank."""
 _CONTINUATION: Final = range(0x80, 0xC0)
 """Bytes of a character of UTF-8 after its first."""
 
@@ -65,146 +69,165 @@ class Call(NamedTuple):
 
 def calls(line: Line, log_format: LogFormat) -> Iterator[Call]:
     """The calls for one line, in order, one by one; none for a line that is not shown. Never raises."""
-    if log_format == "json":
-        return _stderr_call(line.data) if line.stream == "stderr" else _entry_calls(line)
-    event = _event(line) if log_format == "events" else None
-    if event is None:
-        return _text_calls(line)
-    match event_type(parsed(event)):
-        case "acp_update":  # a plan, say, of which that parser knows nothing
-            return _text_calls(line)
-        case kind if kind in SERVER_EVENTS:
-            return iter(())
-        case _:
-            return iter([Call("stdout", event)])
+    if log_format == "json" and line.stream != "stderr":
+        return _entry_calls(line)
+    shown = entry(line.data, line.stream, TERMINAL_LIMITS)
+    return _text_calls(shown, line.stream) if shown is not None else iter(())
 
 
 def session_id(line: Line) -> str | None:
     """The agent's session that an event names, at most 128 characters."""
-    if line.stream == "stderr" or b'"sessionID"' not in line.data or (text := decoded(line.data)) is None:
-        return None
-    found = (parsed(text) or {}).get("sessionID")
-    return well_formed(found[:_SESSION_LIMIT]) if isinstance(found, str) and found else None
+    event = decode(line.data) if line.stream == "stdout" else None
+    return printable(event.session_id, _SESSION_LIMIT) or None if event is not None and event.session_id else None
 
 
-def _text_calls(line: Line) -> Iterator[Call]:
-    for stream, text in readable(line):
-        yield from (Call(stream, part) for part in _packed(text))
-
-
-def _packed(text: str) -> Iterator[str]:
-    """A text in calls: whole lines, and the pieces of one that is too long for a call, each after the first marked."""
-    call: str | None = None
-    for line in text.split("\n"):
-        for index, piece in enumerate(_pieces(line.encode("utf-8", errors="replace"))):
-            part = f"… {piece}" if index else piece
-            if call is None:
-                call = part
-            elif _fits(joined := f"{call}\n{part}"):
-                call = joined
-            else:
-                yield call
-                call = part
-    if call is not None:
-        yield call
-
-
-def _stderr_call(data: bytes) -> Iterator[Call]:
-    first, *more = islice(_pieces(data), 2)
-    yield Call("stderr", f"{first}… (a line of {len(data)} bytes; the transcript has it)" if more else first)
+# as entries of Paperclip's transcript view
 
 
 def _entry_calls(line: Line) -> Iterator[Call]:
     """The entries of a line, as many to a call as fit into it."""
+    encoded: Sequence[bytes] = ()
+    for limits in _LIMITS:
+        shown = entry(line.data, line.stream, limits)
+        encoded = [msgspec.json.encode(each) for each in _transcript_entries(shown)] if shown is not None else ()
+        if all(len(each) <= PIECE_BYTES for each in encoded):
+            break
     call: list[bytes] = []
-    for entry in map(_encoded, entries(line)):
-        if call and sum(map(len, call)) + len(call) + len(entry) > _PIECE_BYTES:
+    for each in encoded:
+        if call and sum(map(len, call)) + len(call) + len(each) > PIECE_BYTES:
             yield _call_of(call)
             call = []
-        call.append(entry)
+        call.append(each)
     if call:
         yield _call_of(call)
 
 
-def _call_of(encoded: list[bytes]) -> Call:
+def _call_of(encoded: Sequence[bytes]) -> Call:
     return Call("stdout", f'{{"type":"{OWN_TYPE}","entries":[{b",".join(encoded).decode()}]}}')
 
 
-def _encoded(entry: TranscriptEntry) -> bytes:
-    """The entry as JSON that fits into a call, its texts shortened as far as necessary."""
-    shorter = (_shortened_entry(entry, limit) for limit in (6000, *_SHORTER))
-    for candidate in chain([entry], shorter):
-        try:
-            encoded = msgspec.json.encode(candidate)
-        except (UnicodeEncodeError, RecursionError):
-            continue  # half a character, or nested too deeply: a shortened entry has neither
-        if len(encoded) <= _PIECE_BYTES:
-            return encoded
-    return msgspec.json.encode(_shortened_entry(entry | {"input": "(too long; the transcript has it)"}, _SHORTER[-1]))
+def _transcript_entries(shown: Entry) -> Iterator[dict[str, Any]]:
+    match shown.kind:
+        case "text":
+            yield {"kind": "assistant", "text": _body(shown)}
+        case "thinking":
+            yield {"kind": "thinking", "text": _body(shown)}
+        case "tool" if (called := shown.call) is not None:
+            name = {"name": called.name, "toolUseId": called.id or called.name}
+            yield {"kind": "tool_call", **name, "input": called.arguments}
+            if not shown.running:
+                result = {"toolUseId": called.id or called.name, "toolName": called.name, "isError": shown.failed}
+                yield {"kind": "tool_result", **result, "content": _body(shown) or "Done"}
+        case "error":
+            yield {"kind": "stderr", "text": _error(shown)}
+        case "gap":
+            yield {"kind": "stderr", "text": shown.title}
+        case "step":
+            if shown.step is not None:
+                yield _step_end(shown.step)
+        case _:
+            yield {"kind": "stdout", "text": _whole(shown)}
 
 
-def _shortened_entry(entry: TranscriptEntry, limit: int) -> TranscriptEntry:
-    short: TranscriptEntry = _shortened(entry, limit, 0)
-    for name in {"text", "content"} & entry.keys():
-        if more := len(entry[name][limit:]):
-            short[name] += f" {more} more characters; the transcript has them"
-    return short
+def _step_end(step: Step) -> dict[str, Any]:
+    return {
+        "kind": "result",
+        "text": f"Step finished: {step.reason}",
+        "inputTokens": step.input,
+        "outputTokens": step.output + step.reasoning,
+        "cachedTokens": step.cached,
+        "costUsd": step.cost,
+        "subtype": step.reason,
+        "isError": False,
+        "errors": [],
+    }
 
 
-def _pieces(data: bytes) -> Iterator[str]:
-    """The text in pieces, one at least, whose JSON strings fit into a call; none ends inside a character."""
-    start, length = 0, _PIECE_BYTES
-    while start < len(data) or start == 0:
-        length = min(2 * length, _PIECE_BYTES)  # what follows is probably as dense as the piece before
-        while True:
-            end = _character_end(data, start + length)
-            piece = data[start:end].decode("utf-8", errors="replace")
-            size = len(msgspec.json.encode(piece)) - 2
-            if size <= _PIECE_BYTES:
-                break
-            length = (end - start) * _PIECE_BYTES // size
-        yield piece
-        start = end or 1
+def _body(shown: Entry) -> str:
+    more = f"… {shown.left_out} more characters; the transcript has them" if shown.left_out else ""
+    return "\n".join(filter(None, (shown.body, more)))
 
 
-def _character_end(data: bytes, end: int) -> int:
-    """`end`, or up to three bytes less so that no character is cut."""
-    if end >= len(data):
-        return len(data)
-    return next((place for place in range(end, end - 4, -1) if data[place] not in _CONTINUATION), end)
+def _whole(shown: Entry) -> str:
+    return "\n".join(filter(None, (shown.title, _body(shown))))
 
 
-def _fits(text: str) -> bool:
-    return len(text) < CALL_BYTES - 1 and len(text.encode("utf-8", errors="replace")) < CALL_BYTES - 1
+def _error(shown: Entry) -> str:
+    return ": ".join(filter(None, ("" if shown.title == "error" else shown.title, _body(shown))))
 
 
-def _event(line: Line) -> str | None:
-    """An event of OpenCode's that fits into a call, shortened if necessary; None for every other line."""
-    if line.stream == "stderr" or (text := decoded(line.data)) is None or event_type(parsed(text)) is None:
-        return None
-    return text if _fits(text) and not _SEPARATORS.search(text) else _shortened_event(text)
+# as text
 
 
-def _shortened_event(text: str) -> str | None:
-    """The event with its long strings shortened; None when it is no event, or still too long."""
-    event = parsed(text)
-    if event is None or event_type(event) is None:
-        return None
-    for limit in _SHORTER:
-        short = msgspec.json.encode(_shortened(event, limit, 0) | {"truncated": True}).decode()
-        if _fits(short):
-            return short
-    return None
+def _text_calls(shown: Entry, stream: str) -> Iterator[Call]:
+    target, text = _text_of(shown, stream)
+    protected = "\n".join(map(_without_mark, text.split("\n")))
+    if protected.strip():
+        yield from (Call(target, part) for part in _packed(protected))
 
 
-def _shortened(value: Any, limit: int, depth: int) -> Any:
-    if isinstance(value, str):
-        return well_formed(f"{value[:limit]}…" if len(value) > limit else value)
-    if not isinstance(value, dict | list):
-        return value
-    if depth > 8:
-        return "…"
-    if isinstance(value, list):
-        return [_shortened(item, limit, depth + 1) for item in value[:20]]
-    items = list(value.items())[:40]
-    return {well_formed(key[:80]): _shortened(item, limit, depth + 1) for key, item in items}
+def _text_of(shown: Entry, stream: str) -> Call:
+    match shown.kind:
+        case "text":
+            return Call("stdout", _body(shown))
+        case "thinking":
+            return Call("stdout", f"(thinking) {_body(shown)}")
+        case "tool" if (called := shown.call) is not None:
+            head = f"> {called.name}: {called.subject}" if called.subject else f"> {called.name}"
+            result = f"{'failed: ' if shown.failed else ''}{_body(shown)}"
+            return Call("stdout", "\n".join([head, *(f"  {line}" for line in result.split("\n") if result)]))
+        case "error":
+            return Call("stderr", f"error: {_error(shown)}")
+        case "gap":
+            return Call("stderr", shown.title)
+        case "step":
+            unusual = shown.step is not None and shown.step.reason not in _ORDINARY_ENDS
+            return Call("stdout", f"(step ended: {shown.step.reason})" if shown.step and unusual else "")
+        case "log" if stream == "stderr":
+            return Call("stderr", "" if _ORDINARY_LOG.match(shown.title) else _whole(shown))
+        case _:
+            return Call("stdout", _whole(shown))
+
+
+def _packed(text: str) -> Iterator[str]:
+    """A text in calls: whole lines, and the pieces of one that is too long for a call, each after the first marked."""
+    call: list[bytes] = []
+    for line in text.split("\n"):
+        for piece in _pieces(line.encode()):
+            if call and sum(map(len, call)) + len(call) + len(piece) > PIECE_BYTES:
+                yield b"\n".join(call).decode()
+                call = []
+            call.append(piece)
+    yield b"\n".join(call).decode()
+
+
+def _pieces(line: bytes) -> Iterator[bytes]:
+    """The line in pieces that fit into a call; none ends inside a character."""
+    start, mark = 0, b""
+    while start < len(line) or start == 0:
+        end = min(start + PIECE_BYTES - len(mark), len(line))
+        while end < len(line) and line[end] in _CONTINUATION:
+            end -= 1
+        yield mark + line[start:end]
+        start, mark = end or 1, "… ".encode()
+
+
+def _without_mark(line: str) -> str:
+    """The line, with a bar before it when it begins like one of ours or of Paperclip's."""
+    visible = dropwhile(_is_blank, filterfalse(_is_unseen, line))
+    begin = unicodedata.normalize("NFKC", "".join(islice(visible, _LONGEST_MARK))).lower()
+    return f"| {line}" if begin.startswith(MARKS) or _may_be_parsed(line) else line
+
+
+def _may_be_parsed(line: str) -> bool:
+    """Whether the plugin's parser, where a browser loads it, could take the line, or a piece of it, for one of ours."""
+    return line.lstrip().startswith("{") and (OWN_TYPE in line or "\\u" in line)
+
+
+def _is_blank(character: str) -> bool:
+    return character.isspace() or character in _BLANK_LETTERS
+
+
+def _is_unseen(character: str) -> bool:
+    """Whether it may stand between the characters of a mark without being seen."""
+    return not character.isascii() and unicodedata.category(character) in {"Cf", "Mn"}

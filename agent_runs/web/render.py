@@ -26,7 +26,7 @@ from agent_runs.client.timeline import Step
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
 from agent_runs.contracts.sizes import peaks_text
-from agent_runs.transcript.entries import LOG_LIMIT, Entry, Limits, entry, visible_line
+from agent_runs.transcript.entries import Entry, Limits, entry, visible_line
 from agent_runs.transcript.events import printable
 from agent_runs.transcript.store import Line
 from agent_runs.transcript.usage import RunUsage, Total
@@ -254,18 +254,7 @@ class Templates:
 def page_entries(lines: Sequence[Line]) -> list[PageEntry]:
     """The entries of these lines; lines without an entry for people are left out."""
     entries = ((line, entry(line.data, line.stream, LIMITS)) for line in lines)
-    return [
-        PageEntry(line.sequence, _with_left_out(it, line), line.stream, line.at)
-        for line, it in entries
-        if it is not None
-    ]
-
-
-def _with_left_out(entry_: Entry, line: Line) -> Entry:
-    """Add to a log entry how many bytes of its line it leaves out."""
-    if entry_.kind != "log" or len(line.data) <= LOG_LIMIT:
-        return entry_
-    return Entry("log", entry_.title, left_out=len(line.data) - len(entry_.title))
+    return [PageEntry(line.sequence, it, line.stream, line.at) for line, it in entries if it is not None]
 
 
 def markdown(text: str) -> Markup:

@@ -39,9 +39,10 @@ def test_what_is_no_json_is_refused_as_anywhere(text: str) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 511, 512, 513])
 def test_a_long_string_is_cut_at_no_escape(count: int) -> None:
-    value = "x" * count + '\U0001f600\\"\n' * LARGE
-    for ascii_only in (True, False):
-        assert load_json(json.dumps(value, ensure_ascii=ascii_only)) == value
+    for part in ('\U0001f600\\"\n', "\x1b[1m\U0001f600", "\x1b\n", "\xe9\U0001f600"):
+        value = "x" * count + part * LARGE
+        for ascii_only in (True, False):
+            assert load_json(json.dumps(value, ensure_ascii=ascii_only)) == value
 
 
 def test_millions_of_values_are_refused_before_they_are_in_memory() -> None:

@@ -166,7 +166,7 @@ def test_lines_that_only_a_server_makes_change_no_result_and_show_nothing() -> N
         list(calls(StoredLine(sequence=1, stream="stdout", data=line, at=AT), form))
         for line in only
         for form in FORMATS
-    ] == [[]] * 9
+    ] == [[]] * 6
 
 
 def test_a_tool_that_a_server_reports_as_running_is_what_the_run_waits_for() -> None:
@@ -259,8 +259,9 @@ def test_what_sub_agents_use_is_used_by_the_run_and_is_progress_but_not_its_end(
     assert shown is not None
     assert shown.title == "sub-agent: 10 in, 5 cached, 2 out, $0.5000, length"
     assert [list(calls(StoredLine(sequence=1, stream="stdout", data=line, at=AT), form)) for form in FORMATS] == [
-        []
-    ] * 3
+        [],
+        [],
+    ]
     agent = AgentState()
     assert agent.add([file_line(line)])
     assert agent.add([file_line(line)])

@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close, request_cancel
 from agent_runs.contracts.errors import PodLost
-from agent_runs.contracts.messages import AwaitSchedule, EndJob, Ended, Finished, StreamEnd
+from agent_runs.contracts.messages import AwaitSchedule, Ended, EndJob, Finished, StreamEnd
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, until_cancelled
 from tests.workflows.fake_worker import Handle, reached, running_worker
