@@ -57,6 +57,7 @@ export interface Parts {
   settings: Settings;
   temporal: Temporal;
   prepared: Prepared;
+  logFormat: LogFormat;
 }
 
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
@@ -65,12 +66,13 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
     const settings = settingsFrom(process.env, objectOf(ctx.config));
     const sealer = await sealerFrom(settings);
     await yieldToEventLoop(); // each of these takes some ms the first time
-    const prepared = await prepare(ctx, settings, sealer, await paperclipHelpers());
+    const helpers = await paperclipHelpers();
+    const prepared = await prepare(ctx, settings, sealer, helpers);
     await yieldToEventLoop();
-    return { settings, temporal: temporalFor(settings), prepared };
+    const logFormat = logFormatIn(process.env, helpers.version);
+    return { settings, temporal: temporalFor(settings), prepared, logFormat };
   };
-  const { version } = await paperclipHelpers();
-  return await executeWith(ctx, createParts, shutdownSignal, logFormatIn(process.env, version));
+  return await executeWith(ctx, createParts, shutdownSignal);
 }
 
 /**
@@ -82,9 +84,8 @@ export async function executeWith(
   ctx: AdapterExecutionContext,
   createParts: () => Promise<Parts>,
   onShutdown: () => AbortSignal = shutdownSignal,
-  format: LogFormat = "json",
 ): Promise<AdapterExecutionResult> {
-  const log = new RunLog(ctx.onLog, format);
+  const log = new RunLog(ctx.onLog);
   try {
     const parts = await createParts().catch((error: unknown) => wrongRequest(error));
     if ("code" in parts) return await fail(ctx, log, parts);
@@ -102,7 +103,7 @@ function knowsRecovery(ctx: AdapterExecutionContext): boolean {
 
 /** Logs a failure of the plugin's own and returns it as the result. */
 async function fail(ctx: AdapterExecutionContext, log: RunLog, failure: PluginFailure) {
-  await log.status("failure", failure.message);
+  await log.status(failure.message, "stderr");
   return failedResult(failure, knowsRecovery(ctx));
 }
 
@@ -123,6 +124,7 @@ class Execution {
   readonly #settings: Settings;
   readonly #temporal: Temporal;
   readonly #prepared: Prepared;
+  readonly #logFormat: LogFormat;
   readonly #log: RunLog;
   readonly #recovery: boolean;
   /** Of this execution alone, so that listeners end with it. */
@@ -134,6 +136,7 @@ class Execution {
     this.#settings = parts.settings;
     this.#temporal = parts.temporal;
     this.#prepared = parts.prepared;
+    this.#logFormat = parts.logFormat;
     this.#log = log;
     this.#recovery = knowsRecovery(ctx);
     this.#signal = signal;
@@ -141,7 +144,7 @@ class Execution {
   }
 
   async run(): Promise<AdapterExecutionResult> {
-    for (const note of this.#prepared.notes) await this.#log.status("warning", `warning: ${note}`);
+    for (const note of this.#prepared.notes) await this.#log.status(`warning: ${note}`, "stderr");
     await this.#ctx.onCancellationReady?.();
     const early = abortOf(this.#signal);
     if (early !== undefined) return await this.#endUnstarted(early);
@@ -203,7 +206,7 @@ class Execution {
     const { task = null, phase = "running", since, note } = holder ?? {};
     const state = `${task ? ` on task ${task}` : ""} (${phase}${since ? ` since ${since.toISOString()}` : ""})`;
     const message = `the agent is held by run ${runId}${state}${note ? `; ${note}` : ""}`;
-    await this.#log.status("busy", message + then, { holder: runId, task });
+    await this.#log.status(message + then);
     return message;
   }
 
@@ -224,7 +227,7 @@ class Execution {
 
   async #endUnstarted(abort: Abort): Promise<AdapterExecutionResult> {
     if (abort.kind === "lease lost") return await this.#detach();
-    await this.#log.status("cancelling", `${abort.reason}: nothing had been started`);
+    await this.#log.status(`${abort.reason}: nothing had been started`);
     return cancelledBeforeStart(abort.reason, new Date(), this.#recovery);
   }
 
@@ -247,11 +250,11 @@ class Execution {
     return await this.#returnOutcome(ticket, run, ending);
   }
 
-  async #logTicket({ kind, workflowId, workflowRunId, runId, closed }: Ticket): Promise<void> {
+  async #logTicket({ kind, runId, closed }: Ticket): Promise<void> {
     const state = closed ? "which has ended" : "which is open";
     const joined = `joined run ${runId}, ${state}; its whole output follows from the first line`;
     const message = kind === "started" ? `run ${runId} started` : joined;
-    await this.#log.status(kind, message, { workflowId, workflowRunId, runId });
+    await this.#log.status(message);
     this.#log.phase = "queued";
   }
 
@@ -280,7 +283,7 @@ class Execution {
   /** Stops the agent. False: no worker confirmed it in time; the request stays, so the next worker stops the agent. */
   async #stopAgent(run: Run, reason: string, outcome: Promise<Outcome>, options: CallOptions): Promise<boolean> {
     this.#log.phase = "being stopped";
-    await this.#log.status("cancelling", `${reason}: the agent is being stopped`, { reason });
+    await this.#log.status(`${reason}: the agent is being stopped`);
     const request = requestCancel(this.#temporal, run, reason, options);
     const confirmed = Promise.all([request, outcome]).then(() => true);
     const late = sleep(confirmationTimeout(this.#ctx.config), options.signal).then(() => false);
@@ -295,7 +298,7 @@ class Execution {
     });
     if ((await Promise.race([reading, limit])) !== "cancel") return;
     const message = "the answer to the cancel does not wait for them; the transcript has them";
-    await this.#log.status("gap", `the last lines are missing here: ${message}`);
+    await this.#log.status(`the last lines are missing here: ${message}`, "stderr");
   }
 
   /** Copies the transcript into the log. Resolves also when it could not be read to its end; the log then has a gap. */
@@ -304,13 +307,13 @@ class Execution {
     const { model } = objectOf(this.#ctx.config);
     if (base === undefined) {
       const remedy = "set AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the transcript service's address";
-      return await this.#log.status("note", `the agent's output is not shown here: ${remedy}`);
+      return await this.#log.status(`the agent's output is not shown here: ${remedy}`);
     }
     let attempt = 1;
     const write = async (call: LogCall) => {
       if (call.attempt !== attempt) {
         attempt = call.attempt;
-        await this.#log.status("attempt", `attempt ${attempt}`, { attempt });
+        await this.#log.status(`attempt ${attempt}`);
       }
       if (call.session) await this.#log.session(call.session, typeof model === "string" ? model : "");
       await this.#log.call(call);
@@ -320,12 +323,12 @@ class Execution {
     const outage = new OutageLog(this.#log, "the transcript service answers again");
     const attempts = outcome.then((known) => known.attempts?.length ?? 1);
     try {
-      await follow({ base, run, format: this.#log.format, token, write, outage }, attempts, signal);
+      await follow({ base, run, format: this.#logFormat, token, write, outage }, attempts, signal);
     } catch (error) {
       if (error instanceof Aborted || error instanceof EndedWithoutOutcome) return;
       const message =
         error instanceof TranscriptIncomplete ? error.message : `the output cannot be shown: ${nameOf(error)}`;
-      await this.#log.status("gap", `${message}; the transcript store has it`);
+      await this.#log.status(`${message}; the transcript store has it`, "stderr");
     }
   }
 
@@ -345,7 +348,7 @@ class Execution {
     const phase = described && attribute(described, "RunPhase");
     if (phase === undefined || phase === this.#log.phase || this.#log.phase === "being stopped") return;
     this.#log.phase = phase;
-    await this.#log.status("phase", `the run is ${phase}`, { phase });
+    await this.#log.status(`the run is ${phase}`);
     await this.#progress("adapter_startup", `The run is ${phase}`);
   }
 
@@ -355,15 +358,15 @@ class Execution {
     await this.#progress("finalize", "The run has ended");
     // where a place is known in time, the transcript service has named it there
     const gaps = (outcome.attempts ?? []).flatMap(({ receipt }) => receipt?.gaps ?? []).length;
-    if (gaps > 0) await this.#log.status("gap", `output is missing in ${gaps} place(s), which the run's page names`);
+    if (gaps > 0) await this.#log.status(`output is missing in ${gaps} place(s), which the run's page names`, "stderr");
     const base = this.#settings.transcriptsUrl;
     const page = base && (await linkTo(base, runName(this.#ctx.agent.id, ticket.runId), this.#settings));
     const taskBlocked = cancelledAt === undefined && (await this.#blockTask(outcome));
-    const [code, receipt] = [outcome.errorCode ?? "succeeded", outcome.receipt?.state ?? null];
+    const code = outcome.errorCode ?? "succeeded";
     const message = outcome.errorMessage ? `${code}: ${outcome.errorMessage}` : code;
     const notes = [outcome.resultJson?.notes ?? []].flat().filter((note) => !this.#prepared.notes.includes(`${note}`));
-    for (const note of notes) await this.#log.status("warning", `warning: ${note}`);
-    await this.#log.status("outcome", message, { code, receipt, lines: this.#log.lines });
+    for (const note of notes) await this.#log.status(`warning: ${note}`, "stderr");
+    await this.#log.status(message);
     const { runId, authToken: token } = this.#ctx;
     const last = abortOf(this.#signal); // a cancel of this very moment, too, holds the task until it is acknowledged
     if (last?.kind !== "lease lost")
@@ -386,7 +389,7 @@ class Execution {
     const state = blocked
       ? "the task is blocked until somebody has done the next step and comments on it"
       : "Paperclip may hold the task until an operator reconciles this run; AGENT_RUNS_BOARD_API_KEY avoids that";
-    await this.#log.status("note", `${state}. Next step: ${failure.nextStep}`);
+    await this.#log.status(`${state}. Next step: ${failure.nextStep}`);
     return blocked;
   }
 

@@ -1,12 +1,8 @@
 /**
  * Writes a run's log in Paperclip: the calls that the transcript service has made of the agent's output, and our status
  * lines between them. Each call is awaited before the next: their order is the only order. A status line is one call, below
- * 8000 bytes of UTF-8 with its newline: in `json` an object that the plugin's own parser reads,
- *
- *     {"type":"agent_run","event":"<started|joined|busy|phase|…>","message":"…", …}
- *
- * and in `text` a sentence that begins with `[agent-runs]`. Nothing that an agent prints can be mistaken for
- * one, which is the service's part (`agent_runs/web/paperclip_log.py`).
+ * 8000 bytes of UTF-8 with its newline, a sentence that begins with `[agent-runs]`. Nothing that an agent prints can be
+ * mistaken for one, which is the service's part (`agent_runs/web/paperclip_log.py`).
  */
 
 import { setTimeout as setTimer } from "node:timers";
@@ -19,31 +15,19 @@ export const CALL_BYTES = 8000;
 const HEARTBEAT_MS = 5 * 60_000;
 const OUTAGE_REPEAT_MS = 60_000;
 const MESSAGE_LIMIT = 2000;
-const FAULTS: ReadonlySet<StatusEvent> = new Set(["gap", "warning", "failure"]);
 
-type RunEvent = "started" | "joined" | "busy" | "phase" | "attempt" | "session" | "cancelling" | "outcome";
-export type StatusEvent = RunEvent | "waiting" | "gap" | "heartbeat" | "note" | "warning" | "failure";
-
-/** `json`: lines for the plugin's own parser; `text`: for people. */
-export type LogFormat = "json" | "text";
+/** How the agent's lines are written: `events`: OpenCode's, for a parser; `text`: for people. */
+export type LogFormat = "events" | "text";
 export type OnLog = (stream: "stdout" | "stderr", chunk: string) => Promise<void>;
-type Fields = { [name: string]: unknown };
 
-/** One status line as JSON; the message is cut so that the line fits into a call. */
-export function statusLine(event: StatusEvent, message: string, fields: Fields = {}): string {
-  const line = JSON.stringify({ type: "agent_run", event, message: message.slice(0, MESSAGE_LIMIT), ...fields });
-  if (Buffer.byteLength(line) < CALL_BYTES - 1) return line;
-  return JSON.stringify({ type: "agent_run", event, message: message.slice(0, MESSAGE_LIMIT / 2) });
-}
-
-/** One status line as a sentence, in one line whatever an error message holds; undefined for one without a message. */
-export function statusSentence(message: string): string | undefined {
+/** A status line, one line whatever an error message holds. */
+export function statusLine(message: string): string {
   const visible = stripVTControlCharacters(message)
     .replace(/\s+/g, " ")
     .replace(/[\p{Cc}\p{Cf}]/gu, "")
     .trim();
   const sentence = visible.length > MESSAGE_LIMIT ? `${visible.slice(0, MESSAGE_LIMIT - 1)}…` : visible;
-  return sentence ? `[agent-runs] ${sentence.replace(/\p{Cs}/gu, "\ufffd")}` : undefined;
+  return `[agent-runs] ${sentence.replace(/\p{Cs}/gu, "\ufffd")}`;
 }
 
 /**
@@ -51,7 +35,6 @@ export function statusSentence(message: string): string | undefined {
  * counted, and reported as a gap once it accepts lines again.
  */
 export class RunLog {
-  readonly format: LogFormat;
   readonly #onLog: OnLog;
   readonly #heartbeatInterval: number;
   #queue: Promise<void> = Promise.resolve();
@@ -65,20 +48,15 @@ export class RunLog {
   /** Number of the agent's lines written so far. */
   lines = 0;
 
-  constructor(onLog: OnLog, format: LogFormat = "json", heartbeatInterval: number = HEARTBEAT_MS) {
+  constructor(onLog: OnLog, heartbeatInterval: number = HEARTBEAT_MS) {
     this.#onLog = onLog;
-    this.format = format;
     this.#heartbeatInterval = heartbeatInterval;
     this.#restartTimer();
   }
 
-  /** Writes one status line. */
-  status(event: StatusEvent, message: string, fields: Fields = {}): Promise<void> {
-    return this.#enqueue(async () => {
-      const text = this.#statusText(event, message, fields);
-      const fault = this.format !== "json" && FAULTS.has(event); // in `json` the parser shows it as one
-      if (text !== undefined) await this.#write(fault ? "stderr" : "stdout", text);
-    });
+  /** Writes one status line; on stderr what went wrong. */
+  status(message: string, stream: "stdout" | "stderr" = "stdout"): Promise<void> {
+    return this.#enqueue(async () => await this.#write(stream, statusLine(message)));
   }
 
   /** Writes one call for a line of the agent. */
@@ -95,7 +73,7 @@ export class RunLog {
   session(sessionId: string, model: string): Promise<void> {
     if (this.#session) return Promise.resolve();
     this.#session = sessionId;
-    return this.status("session", "", { sessionId, model });
+    return this.status(`session ${sessionId}${model ? ` of ${model}` : ""}`);
   }
 
   /** Waits for pending writes; later calls write nothing. */
@@ -111,17 +89,13 @@ export class RunLog {
     return this.#queue;
   }
 
-  #statusText(event: StatusEvent, message: string, fields: Fields): string | undefined {
-    return this.format === "json" ? statusLine(event, message, fields) : statusSentence(message);
-  }
-
   async #write(stream: "stdout" | "stderr", text: string): Promise<void> {
     if (this.#closed) return;
     this.#restartTimer();
     try {
       if (this.#lost > 0) {
         const missing = `${this.#lost} lines are missing here: Paperclip refused them; the transcript has them`;
-        await this.#onLog("stdout", `${this.#statusText("gap", missing, { lines: this.#lost })}\n`);
+        await this.#onLog("stderr", `${statusLine(missing)}\n`);
         this.#lost = 0;
       }
       await this.#onLog(stream, `${text}\n`);
@@ -132,10 +106,10 @@ export class RunLog {
 
   #restartTimer(): void {
     clearTimeout(this.#timer);
-    this.#timer = setTimer(() => {
-      const { phase, lines } = this;
-      void this.status("heartbeat", `no new output; the run is ${phase}`, { phase, lines });
-    }, this.#heartbeatInterval);
+    this.#timer = setTimer(
+      () => void this.status(`no new output; the run is ${this.phase}`),
+      this.#heartbeatInterval,
+    );
     this.#timer.unref();
   }
 }
@@ -158,7 +132,7 @@ export class OutageLog {
     if (now - this.#lastReport < OUTAGE_REPEAT_MS) return;
     this.#lastReport = now;
     const seconds = Math.round((now - this.#since) / 1000);
-    void this.#log.status("waiting", seconds > 0 ? `${message} (for ${seconds} s)` : message, { seconds });
+    void this.#log.status(seconds > 0 ? `${message} (for ${seconds} s)` : message);
   }
 
   recovered(): void {
@@ -166,6 +140,6 @@ export class OutageLog {
     const seconds = Math.round((Date.now() - this.#since) / 1000);
     this.#since = undefined;
     this.#lastReport = 0;
-    void this.#log.status("note", `${this.#recoveredMessage} after ${seconds} s`, { seconds });
+    void this.#log.status(`${this.#recoveredMessage} after ${seconds} s`);
   }
 }

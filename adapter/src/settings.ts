@@ -34,16 +34,16 @@ export function adapterTypeIn(environment: NodeJS.ProcessEnv): AdapterType {
 const WITHOUT_PARSERS: ReadonlySet<string> = new Set(["2026.916.1"]);
 
 /**
- * How a run's log is written for this Paperclip: JSON lines for a transcript view that loads our parser, else text for
- * people. In place of Paperclip's own OpenCode adapter it is text: that one's parser may show the log.
+ * How a run's log is written for this Paperclip: events for a parser, else text for people. In place of Paperclip's own
+ * OpenCode adapter that one's parser or ours shows the log; both read OpenCode's events.
  *
  * @param version of the Paperclip that runs this process; undefined when it is not known.
  */
 export function logFormatIn(environment: NodeJS.ProcessEnv, version: string | undefined): LogFormat {
   const chosen = environment[`${PREFIX}RUN_LOG_FORMAT`]?.trim();
-  if (chosen === "json" || chosen === "text") return chosen;
-  const mayParse = version === undefined || !WITHOUT_PARSERS.has(version);
-  return mayParse && adapterTypeIn(environment) !== "opencode_local" ? "json" : "text";
+  if (chosen === "events" || chosen === "text") return chosen;
+  const isParsed = version === undefined || !WITHOUT_PARSERS.has(version) || adapterTypeIn(environment) === "opencode_local";
+  return isParsed ? "events" : "text";
 }
 
 /** The settings of this plugin. They hold secrets and are never logged. */
@@ -92,7 +92,7 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
     reportAs: choice("REPORT_AS", ["opencode_local", "opencode_k8s"]),
     /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatIn`. */
-    logFormat: choice("RUN_LOG_FORMAT", ["auto", "json", "text"]),
+    logFormat: choice("RUN_LOG_FORMAT", ["auto", "events", "text"]),
     /** For the reconciler, where Paperclip requires a login. */
     boardApiKey: text("BOARD_API_KEY"),
     reconcile: !NO.test(text("RECONCILE", isFlag, "must be true or false") ?? "yes"),

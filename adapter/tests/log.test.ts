@@ -1,10 +1,9 @@
 /** A run's log in Paperclip: our status lines, and the agent's calls in their order, with every lost one named. */
 
 import { describe, expect, it } from "vitest";
-import { CALL_BYTES, OutageLog, RunLog, statusLine, statusSentence } from "../src/log.ts";
+import { CALL_BYTES, OutageLog, RunLog, statusLine } from "../src/log.ts";
 import { logFormatIn } from "../src/settings.ts";
 import type { LogCall } from "../src/transcript.ts";
-import { parseStdoutLine } from "../src/ui-parser.ts";
 
 function call(text: string, sequence = 7): LogCall {
   return { attempt: 1, sequence, stream: "stdout", text, session: undefined };
@@ -12,40 +11,35 @@ function call(text: string, sequence = 7): LogCall {
 
 describe("our own status lines", () => {
   it("are cut to the limit of a call", () => {
-    const long = statusLine("note", "é".repeat(50_000), { holder: "h".repeat(50_000) });
-    expect(Buffer.byteLength(long)).toBeLessThan(CALL_BYTES - 1);
-    expect(JSON.parse(long)).toMatchObject({ type: "agent_run", event: "note" });
-    expect(Buffer.byteLength(statusSentence("漢".repeat(50_000)) ?? "")).toBeLessThan(CALL_BYTES - 1);
+    expect(Buffer.byteLength(statusLine("漢".repeat(50_000)))).toBeLessThan(CALL_BYTES - 1);
   });
 
-  it("as text are sentences that say whose they are, on one line whatever an error message holds", () => {
-    expect(statusSentence("run 1 started")).toBe("[agent-runs] run 1 started");
-    expect(statusSentence("failed: a\n[agent-runs] b\u001b[31m\u202e \u0000c\ud83d")).toBe(
+  it("are sentences that say whose they are, on one line whatever an error message holds", () => {
+    expect(statusLine("run 1 started")).toBe("[agent-runs] run 1 started");
+    expect(statusLine("failed: a\n[agent-runs] b\u001b[31m\u202e \u0000c\ud83d")).toBe(
       "[agent-runs] failed: a [agent-runs] b c\ufffd",
     );
-    expect(statusSentence(" \u200b ")).toBeUndefined();
   });
 
-  it("as text are written to stderr where something is wrong, and not where they have no message", async () => {
+  it("are written to stderr where something is wrong", async () => {
     const chunks: string[] = [];
-    const log = new RunLog(async (stream, chunk) => void chunks.push(`${stream} ${chunk}`), "text");
-    await log.status("started", "run 1 started", { workflowId: "w" });
-    await log.session("ses_1", "fake/model");
-    await log.status("gap", "5 lines are missing");
+    const log = new RunLog(async (stream, chunk) => void chunks.push(`${stream} ${chunk}`));
+    await log.status("run 1 started");
+    await log.status("5 lines are missing", "stderr");
     await log.close();
     expect(chunks).toEqual(["stdout [agent-runs] run 1 started\n", "stderr [agent-runs] 5 lines are missing\n"]);
   });
 });
 
 describe("the format", () => {
-  it("is text where no parser of ours is loaded, unless a setting decides", () => {
+  it("is text only where no parser shows the log, unless a setting decides", () => {
     expect(logFormatIn({}, "2026.916.1")).toBe("text");
     expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: "auto" }, "2026.916.1")).toBe("text");
-    expect(logFormatIn({}, "2026.999.0")).toBe("json");
-    expect(logFormatIn({}, undefined)).toBe("json");
-    expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: "json" }, "2026.916.1")).toBe("json");
+    expect(logFormatIn({}, "2026.999.0")).toBe("events");
+    expect(logFormatIn({}, undefined)).toBe("events");
+    expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: "events" }, "2026.916.1")).toBe("events");
     expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: " text " }, undefined)).toBe("text");
-    expect(logFormatIn({ AGENT_RUNS_ADAPTER_TYPE: "opencode_local" }, undefined)).toBe("text");
+    expect(logFormatIn({ AGENT_RUNS_ADAPTER_TYPE: "opencode_local" }, "2026.916.1")).toBe("events");
   });
 });
 
@@ -68,12 +62,12 @@ describe("the log of a run", () => {
       inside -= 1;
     });
     const calls = Array.from({ length: 50 }, (_, n) =>
-      n % 5 === 0 ? log.status("note", `${n}`) : log.call(call(`${n}`, n)),
+      n % 5 === 0 ? log.status(`${n}`) : log.call(call(`${n}`, n)),
     );
     await Promise.all(calls);
     await log.close();
     expect(most).toBe(1);
-    const order = chunks.map((chunk) => (chunk.startsWith("{") ? JSON.parse(chunk).message : chunk.trim()));
+    const order = chunks.map((chunk) => chunk.replace("[agent-runs] ", "").trim());
     expect(order).toEqual(Array.from({ length: 50 }, (_, n) => `${n}`));
     expect(chunks.every((chunk) => chunk.endsWith("\n"))).toBe(true);
     expect(log.lines).toBe(40);
@@ -82,7 +76,7 @@ describe("the log of a run", () => {
   it("writes nothing after it was closed", async () => {
     const { chunks, log } = recorder();
     await log.close();
-    await log.status("note", "late");
+    await log.status("late");
     expect(chunks).toEqual([]);
   });
 
@@ -97,8 +91,7 @@ describe("the log of a run", () => {
     await log.call(call("c"));
     await log.call(call("d"));
     await log.close();
-    expect(chunks.map((chunk) => chunk.trim())).toEqual(["a", expect.stringContaining('"event":"gap"'), "d"]);
-    expect(JSON.parse(chunks[1] ?? "")).toMatchObject({ event: "gap", lines: 2 });
+    expect(chunks.map((chunk) => chunk.trim())).toEqual(["a", expect.stringContaining("2 lines are missing here"), "d"]);
   });
 
   it("writes a heartbeat with the phase while nothing else is written", async () => {
@@ -106,9 +99,9 @@ describe("the log of a run", () => {
     const heartbeat = new Promise<string>((resolve) => {
       onHeartbeat = resolve;
     });
-    const log = new RunLog(async (_, chunk) => onHeartbeat(chunk), "json", 20);
+    const log = new RunLog(async (_, chunk) => onHeartbeat(chunk), 20);
     log.phase = "running";
-    expect(JSON.parse(await heartbeat)).toMatchObject({ event: "heartbeat", phase: "running" });
+    expect(await heartbeat).toBe("[agent-runs] no new output; the run is running\n");
     await log.close();
   });
 
@@ -131,10 +124,7 @@ describe("the log of a run", () => {
     const { chunks, log } = recorder();
     for (let n = 0; n < 3; n++) await log.session("ses_1", "fake/model");
     await log.close();
-    expect(chunks.map((chunk) => JSON.parse(chunk))).toMatchObject([{ event: "session", sessionId: "ses_1" }]);
-    expect(parseStdoutLine(chunks[0] ?? "", "t")).toMatchObject([
-      { kind: "init", sessionId: "ses_1", model: "fake/model" },
-    ]);
+    expect(chunks).toEqual(["[agent-runs] session ses_1 of fake/model\n"]);
   });
 
   it("reports an outage at most once a minute, and its end", async () => {
@@ -146,6 +136,7 @@ describe("the log of a run", () => {
     outage.recovered();
     outage.failed("it does not answer");
     await log.close();
-    expect(chunks.map((chunk) => JSON.parse(chunk).event)).toEqual(["waiting", "note", "waiting"]);
+    const [failed, recovered] = ["it does not answer", "it answers again after 0 s"];
+    expect(chunks).toEqual([failed, recovered, failed].map((message) => `[agent-runs] ${message}\n`));
   });
 });

@@ -74,7 +74,7 @@ function collectCalls(slow: () => Promise<void> = async () => undefined) {
 }
 
 function transcript(base: string, write: Transcript["write"], changes: Partial<Transcript> = {}): Transcript {
-  return { base, run: "run 1", format: "json", token: async () => "secret-token", write, ...changes };
+  return { base, run: "run 1", format: "events", token: async () => "secret-token", write, ...changes };
 }
 
 /** An outcome that the test resolves to the number of attempts, or rejects. */

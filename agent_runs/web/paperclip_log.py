@@ -4,32 +4,28 @@ A call is one text below 8000 bytes of UTF-8 with the newline that the plugin ad
 the last 8 KiB of one. Both formats show the line's entry (`agent_runs.transcript.entries`), cleaned and bounded, with
 the number of characters that are missing; the transcript has everything.
 
-`json`, for the plugin's own parser: entries of Paperclip's transcript view in calls of one line
+`events`, for a parser, the plugin's or that of Paperclip's own OpenCode adapter: events of the form that `opencode run
+--format json` writes (`text`, `reasoning`, `tool_use`, `step_finish`, `error`), and the rest as text.
 
-    {"type":"agent_run","entries":[{"kind":"assistant","text":"…"}, …]}
+`text`, for people.
 
-each without the time `ts`, which the parser adds. Whatever an agent prints is inside a string of such a line, so
-nothing of it can be mistaken for a line of ours.
-
-`text`, for people. No line of it begins like one of ours or of Paperclip's.
-
-What an agent writes to stderr is text in both; OpenCode's own DEBUG and INFO lines are left out.
-Source: `TranscriptEntry` of `@paperclipai/adapter-utils` 2026.916.1.
+No line of text begins like one of ours or of Paperclip's. Of what an agent writes to stderr OpenCode's own DEBUG and
+INFO lines are left out.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import dropwhile, filterfalse, islice
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
-from agent_runs.transcript.entries import TERMINAL_LIMITS, Entry, Limits, Step, entry
+from agent_runs.transcript.entries import TERMINAL_LIMITS, Entry, Limits, ToolCall, entry
 from agent_runs.transcript.events import decode, printable
 from agent_runs.transcript.store import Line
 
-LogFormat = Literal["json", "text"]
+LogFormat = Literal["events", "text"]
 FORMATS: Final[tuple[LogFormat, ...]] = get_args(LogFormat)
 Stream = Literal["stdout", "stderr"]
 
@@ -39,13 +35,12 @@ PIECE_BYTES: Final = CALL_BYTES - 200
 """The rest is for what surrounds a piece."""
 MARKS: Final = ("[agent-runs]", "[paperclip]")
 """Beginnings of lines that an agent must not write: the plugin's and Paperclip's."""
-OWN_TYPE: Final = "agent_run"
-"""`type` of the lines that are ours: of the plugin, and of what is made here for its parser."""
 
 _LIMITS: Final = tuple(
-    Limits(text=size, thinking=size, result=size, result_lines=200, arguments=size) for size in (6000, 2000, 700, 80)
+    Limits(text=size, thinking=size, result=size, result_lines=200, arguments=size)
+    for size in (6000, 3000, 1500, 700, 80)
 )
-"""Of entries as JSON, one after the other until each entry fits into a call."""
+"""Of events, one after the other until the event fits into a call."""
 _SESSION_LIMIT: Final = 128
 _ORDINARY_LOG: Final = re.compile(
     r"(?:timestamp=\S+ +level=(?:DEBUG|INFO)\b|(?:DEBUG|INFO) +[0-9]{4}-[0-9]{2}-[0-9]{2}T)"
@@ -69,10 +64,11 @@ class Call(NamedTuple):
 
 def calls(line: Line, log_format: LogFormat) -> Iterator[Call]:
     """The calls for one line, in order, one by one; none for a line that is not shown. Never raises."""
-    if log_format == "json" and line.stream != "stderr":
-        return _entry_calls(line)
-    shown = entry(line.data, line.stream, TERMINAL_LIMITS)
-    return _text_calls(shown, line.stream) if shown is not None else iter(())
+    event = _event_call(line) if log_format == "events" and line.stream == "stdout" else None
+    if event is not None:
+        yield event
+    elif (shown := entry(line.data, line.stream, TERMINAL_LIMITS)) is not None:
+        yield from _text_calls(shown, line.stream)
 
 
 def session_id(line: Line) -> str | None:
@@ -81,66 +77,47 @@ def session_id(line: Line) -> str | None:
     return printable(event.session_id, _SESSION_LIMIT) or None if event is not None and event.session_id else None
 
 
-# as entries of Paperclip's transcript view
+# as events
 
 
-def _entry_calls(line: Line) -> Iterator[Call]:
-    """The entries of a line, as many to a call as fit into it."""
-    encoded: Sequence[bytes] = ()
+def _event_call(line: Line) -> Call | None:
+    """The one call of an entry that has the form of an event; None for any other."""
     for limits in _LIMITS:
         shown = entry(line.data, line.stream, limits)
-        encoded = [msgspec.json.encode(each) for each in _transcript_entries(shown)] if shown is not None else ()
-        if all(len(each) <= PIECE_BYTES for each in encoded):
-            break
-    call: list[bytes] = []
-    for each in encoded:
-        if call and sum(map(len, call)) + len(call) + len(each) > PIECE_BYTES:
-            yield _call_of(call)
-            call = []
-        call.append(each)
-    if call:
-        yield _call_of(call)
+        event = _event(shown) if shown is not None else None
+        if event is None:
+            return None
+        encoded = msgspec.json.encode(event)
+        if len(encoded) <= PIECE_BYTES:
+            return Call("stdout", encoded.decode())
+    return None
 
 
-def _call_of(encoded: Sequence[bytes]) -> Call:
-    return Call("stdout", f'{{"type":"{OWN_TYPE}","entries":[{b",".join(encoded).decode()}]}}')
-
-
-def _transcript_entries(shown: Entry) -> Iterator[dict[str, Any]]:
+def _event(shown: Entry) -> dict[str, Any] | None:
     match shown.kind:
         case "text":
-            yield {"kind": "assistant", "text": _body(shown)}
+            return {"type": "text", "part": {"type": "text", "text": _body(shown)}}
         case "thinking":
-            yield {"kind": "thinking", "text": _body(shown)}
+            return {"type": "reasoning", "part": {"type": "reasoning", "text": _body(shown)}}
         case "tool" if (called := shown.call) is not None:
-            name = {"name": called.name, "toolUseId": called.id or called.name}
-            yield {"kind": "tool_call", **name, "input": called.arguments}
-            if not shown.running:
-                result = {"toolUseId": called.id or called.name, "toolName": called.name, "isError": shown.failed}
-                yield {"kind": "tool_result", **result, "content": _body(shown) or "Done"}
+            part = {"type": "tool", "tool": called.name, "callID": called.id or called.name}
+            return {"type": "tool_use", "part": {**part, "state": _state(shown, called)}}
+        case "step" if (step := shown.step) is not None:
+            cache = {"read": step.cached, "write": 0}
+            tokens = {"input": step.input, "output": step.output, "reasoning": step.reasoning, "cache": cache}
+            return {"type": "step_finish", "part": {"reason": step.reason, "cost": step.cost, "tokens": tokens}}
         case "error":
-            yield {"kind": "stderr", "text": _error(shown)}
-        case "gap":
-            yield {"kind": "stderr", "text": shown.title}
-        case "step":
-            if shown.step is not None:
-                yield _step_end(shown.step)
-        case _:
-            yield {"kind": "stdout", "text": _whole(shown)}
+            return {"type": "error", "error": {"name": shown.title, "data": {"message": _error(shown)}}}
+    return None
 
 
-def _step_end(step: Step) -> dict[str, Any]:
-    return {
-        "kind": "result",
-        "text": f"Step finished: {step.reason}",
-        "inputTokens": step.input,
-        "outputTokens": step.output + step.reasoning,
-        "cachedTokens": step.cached,
-        "costUsd": step.cost,
-        "subtype": step.reason,
-        "isError": False,
-        "errors": [],
-    }
+def _state(shown: Entry, called: ToolCall) -> dict[str, Any]:
+    """Of a call; a shell command that failed is an error here, because the parsers do not look at exit codes."""
+    if shown.running:
+        return {"status": "running", "input": called.arguments}
+    if shown.failed:
+        return {"status": "error", "input": called.arguments, "error": _body(shown) or "failed"}
+    return {"status": "completed", "input": called.arguments, "output": _body(shown)}
 
 
 def _body(shown: Entry) -> str:
@@ -216,12 +193,7 @@ def _without_mark(line: str) -> str:
     """The line, with a bar before it when it begins like one of ours or of Paperclip's."""
     visible = dropwhile(_is_blank, filterfalse(_is_unseen, line))
     begin = unicodedata.normalize("NFKC", "".join(islice(visible, _LONGEST_MARK))).lower()
-    return f"| {line}" if begin.startswith(MARKS) or _may_be_parsed(line) else line
-
-
-def _may_be_parsed(line: str) -> bool:
-    """Whether the plugin's parser, where a browser loads it, could take the line, or a piece of it, for one of ours."""
-    return line.lstrip().startswith("{") and (OWN_TYPE in line or "\\u" in line)
+    return f"| {line}" if begin.startswith(MARKS) else line
 
 
 def _is_blank(character: str) -> bool:

@@ -6,7 +6,7 @@ state of a reader is the last sequence it received, so a cut connection resumes 
     GET /runs/{run}/attempts                          [{"attempt": 1, "last": 57, "receipt": {…} or null}, …]
     GET /runs/{run}/transcript?attempt=1&after=0      NDJSON: what is stored so far; `&limit=N`: N lines at most
     GET /runs/{run}/events?attempt=1&after=0          SSE: one event per line, then `event: end` with the receipt
-    GET /runs/{run}/log?format=json&attempt=1         SSE: one event per call of Paperclip's log, then the same end
+    GET /runs/{run}/log?format=text&attempt=1         SSE: one event per call of Paperclip's log, then the same end
     GET /healthz                                         200 while the store answers and the service is not stopping
 
 The `id` of an event of a log is `<sequence>.<part>`, which `after` and Last-Event-ID take as well; `format` is `json`,
@@ -261,7 +261,7 @@ class _Service:
         grant = await self.guard.grant(request)
         key = _requested_attempt(request, grant)
         query = request.query_params
-        log_format = _parse_format(query.get("format", "json"))
+        log_format = _parse_format(query.get("format", "text"))
         cursor = parse_cursor(request.headers.get("last-event-id") or query.get("after", "0"))
         stored = query.get("stored") == "true"
         if stored:

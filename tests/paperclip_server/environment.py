@@ -44,6 +44,7 @@ STABLE, DISRUPTED, READABLE, OVERRIDDEN = "stable", "disrupted", "readable", "ov
 own OpenCode adapter the plugin replaces."""
 OVERRIDE: Final = "opencode_local"
 HOST_PREFIX: Final = "[paperclip] "
+OWN_PREFIX: Final = "[agent-runs] "
 """Paperclip's own notes in a run's log begin so."""
 
 
@@ -238,7 +239,7 @@ async def start_environment(folder: Path) -> AsyncIterator[Environment]:
             "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL": stack.addresses.pages,
             "AGENT_RUNS_TRANSCRIPTS_KEY_FILE": f"{KEYS}/{SIGNING}",
             "AGENT_RUNS_SEALING_KEY_FILE": f"{KEYS}/{SEALING}",
-            "AGENT_RUNS_RUN_LOG_FORMAT": "json",  # so that a log can be compared with the transcript
+            "AGENT_RUNS_RUN_LOG_FORMAT": "events",  # which tests can read
         }
         access = Access.read(stack.addresses.kubeconfig)
         assert access is not None
@@ -272,28 +273,27 @@ def _make_volume(volume: Path, user: tuple[int, int] | None) -> None:
 # reading logs
 
 
-def statuses(log: list[Entry]) -> list[dict[str, Any]]:
-    """The plugin's own status lines."""
-    return [line for line in _own_lines(log) if "event" in line]
+def statuses(log: list[Entry]) -> list[str]:
+    """The plugin's own status lines, without their mark."""
+    return [entry.chunk.removeprefix(OWN_PREFIX).rstrip() for entry in log if entry.chunk.startswith(OWN_PREFIX)]
 
 
 def output(log: list[Entry], stream: str = "stdout") -> list[str]:
     """What was logged for the agent's lines, without the plugin's status lines and without line ends."""
     chunks = [entry.chunk.removesuffix("\n") for entry in log if entry.stream == stream]
-    ours = (chunk for chunk in chunks if not chunk.startswith(HOST_PREFIX))
-    return [chunk for chunk in ours if "event" not in (_object(chunk) or {})]
+    return [chunk for chunk in chunks if not chunk.startswith((HOST_PREFIX, OWN_PREFIX))]
 
 
 def logged(stored: list[Line], stream: str = "stdout") -> list[str]:
     """What the log has for these lines of the transcript."""
-    found = (call for line in stored for call in calls(line, "json"))
+    found = (call for line in stored for call in calls(line, "events"))
     return [call.text for call in found if call.stream == stream]
 
 
 def texts(log: list[Entry]) -> list[str]:
     """The agent's texts in the log."""
-    shown = (entry for line in _own_lines(log) for entry in line.get("entries", []))
-    return [entry["text"] for entry in shown if entry["kind"] == "assistant"]
+    found = (_object(entry.chunk) for entry in log if entry.stream == "stdout")
+    return [event["part"]["text"] for event in found if event is not None and event.get("type") == "text"]
 
 
 def events(stored: list[Line], kind: str) -> list[dict[str, Any]]:
@@ -329,11 +329,6 @@ async def _parse(env: Environment, given: dict[str, Any], *arguments: Path) -> l
     assert process.returncode == 0, stderr.decode()
     shown: list[list[dict[str, Any]]] = json.loads(stdout)
     return shown
-
-
-def _own_lines(log: list[Entry]) -> list[dict[str, Any]]:
-    found = (_object(entry.chunk) for entry in log if entry.stream == "stdout")
-    return [line for line in found if line is not None and line.get("type") == "agent_run"]
 
 
 def _object(text: str) -> dict[str, Any] | None:

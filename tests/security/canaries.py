@@ -248,7 +248,7 @@ async def pages(system: System, raw: dict[str, Any]) -> dict[str, bytes]:
         "/live",
         "/events",
         "/transcript",
-        *(f"/log?format={form}&stored=true" for form in ("json", "text", "events")),
+        *(f"/log?format={form}&stored=true" for form in ("events", "text")),
     ]
     found: dict[str, bytes] = {}
     async with (

@@ -124,7 +124,7 @@ async def test_a_long_line_is_folded_in_a_thread(system: System, threads: Thread
     assert threads.calls == {"add": {False}}
 
 
-@pytest.mark.parametrize("path", ["", "/live", "/events", "/transcript", "/log?format=json"])
+@pytest.mark.parametrize("path", ["", "/live", "/events", "/transcript", "/log?format=events"])
 async def test_a_long_line_is_encoded_and_rendered_in_a_thread(
     path: str, threads: Threads, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -135,7 +135,7 @@ async def test_a_long_line_is_encoded_and_rendered_in_a_thread(
         threads.note(transcripts, "_json_pieces", of=lambda one: len(one.data) > PIECE_BYTES)
         await running.get(f"/runs/{RUN}{path}")
     assert set().union(*threads.calls.values()) <= {False}
-    assert any(threads.calls.values()) or path == "/log?format=json"
+    assert any(threads.calls.values()) or path == "/log?format=events"
 
 
 async def store_long_line(running: Site) -> None:

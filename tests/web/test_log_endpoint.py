@@ -31,7 +31,7 @@ INFO = b"timestamp=1 level=INFO run=1"
 LONG = json.dumps(
     {
         "type": "tool_use",
-        "part": {"tool": "bash", "state": {"status": "completed", "input": {"c": "c" * 5000}, "output": "o" * 5000}},
+        "part": {"tool": "bash", "state": {"status": "error", "error": "é漢🦀\n" * 5000}},
     }
 ).encode()
 """A line of two calls."""
@@ -102,7 +102,7 @@ async def test_each_call_is_one_event_and_the_end_carries_the_receipt(service: S
     receipt = await service.store.seal(key(), OutputReceipt(state="verified", lines=3))
     *found, end = await service.all()
     assert [event["id"] for event in found] == ["1.1", "2.1", "3.1", "3.2"]
-    expected = [call._asdict() for each in lines for call in calls(each, "json")]
+    expected = [call._asdict() for each in lines for call in calls(each, "events")]
     expected[0]["session"] = "ses_1"
     assert data_of(found) == expected
     assert (end["event"], OutputReceipt.model_validate_json(end["data"])) == ("end", receipt)
@@ -208,7 +208,7 @@ async def test_a_whole_line_may_be_the_cursor(service: Service) -> None:
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("format=xml", "format: must be one of json, text"),
+        ("format=xml", "format: must be one of events, text"),
         ("after=1.x", "after: must be a whole number"),
         ("after=.1", "after: must be a whole number"),
         ("after=1.2.3", "after: must be a whole number"),
@@ -243,7 +243,7 @@ async def test_a_stopping_service_closes_its_streams_also_inside_a_long_line(tmp
 
 
 def test_the_events_of_many_lines_come_in_small_pieces() -> None:
-    pieces = list(LogEvents("json", Cursor(0, 0)).encoded([line(n, LONG) for n in range(1, 200)]))
+    pieces = list(LogEvents("text", Cursor(0, 0)).encoded([line(n, LONG) for n in range(1, 200)]))
     assert len(pieces) > 5
     assert max(map(len, pieces)) < 300_000
 

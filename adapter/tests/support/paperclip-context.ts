@@ -7,14 +7,16 @@ import type { AdapterExecutionContext, InvocationMeta } from "../../src/papercli
 import { type Temporal, temporalFor } from "../../src/temporal.ts";
 import { type DevServer, preparedOf, type Request, type Standin, settingsOf, temporalOf } from "./stack.ts";
 
+const MARK = "[agent-runs] ";
+
 export interface FakeHost {
   context: AdapterExecutionContext;
   calls: string[];
   chunks: { stream: string; chunk: string }[];
   metas: InvocationMeta[];
   abort(reason: string): void;
-  /** Status lines of ours, parsed. */
-  statuses(event?: string): { event: string; message: string; [name: string]: unknown }[];
+  /** Our status lines with this text, without their mark. */
+  statuses(text?: string): string[];
   /** The agent's texts that were logged. */
   agentLines(): string[];
 }
@@ -27,9 +29,12 @@ export function fakeHost(request: Request, changes: Partial<AdapterExecutionCont
     chunks: [],
     metas: [],
     abort: (reason) => stop.abort(new Error(reason)),
-    statuses: (event) => statusesOf(host.chunks).filter((each) => event === undefined || each.event === event),
+    statuses: (text = "") =>
+      host.chunks
+        .filter(({ chunk }) => chunk.startsWith(MARK) && chunk.includes(text))
+        .map(({ chunk }) => chunk.slice(MARK.length).trimEnd()),
     agentLines: () =>
-      ownLines(host.chunks).flatMap(({ entries = [] }) => entries.map((entry: { text: string }) => entry.text)),
+      host.chunks.filter(({ chunk }) => chunk.startsWith("{")).flatMap(({ chunk }) => JSON.parse(chunk).part.text ?? []),
     context: {
       runId: request.runId,
       agent: request.agent,
@@ -73,6 +78,7 @@ export function partsFor(
     settings,
     temporal: changes.temporal ?? temporalFor(settings),
     prepared: { ...(await preparedOf(request)), notes: ["a note"] },
+    logFormat: "events",
   });
 }
 
@@ -95,12 +101,4 @@ export async function describeRun(request: Request, server: DevServer, worker: S
 /** A request of the same agent with a run id of its own. */
 export function sameAgent(request: Request, changes: Partial<Request> = {}): Request {
   return { ...request, runId: randomUUID(), ...changes };
-}
-
-function statusesOf(chunks: { chunk: string }[]) {
-  return ownLines(chunks).filter(({ event }) => event !== undefined);
-}
-
-function ownLines(chunks: { chunk: string }[]) {
-  return chunks.map(({ chunk }) => JSON.parse(chunk)).filter(({ type }) => type === "agent_run");
 }
