@@ -229,7 +229,7 @@ class AgentProfile(ProfilePart):
     usage_files: HomePath | None = None
     cost: Literal["usage_update", "pi_session"] | None = None
     version: tuple[Line, ...] = ()
-    start_timeout: Annotated[int, Field(ge=1, le=600)] = 90
+    start_timeout: Annotated[int, Field(ge=1, le=600)] = 240
     unknown_session: tuple[Match, ...] = ()
     errors: tuple[KnownError, ...] = ()
     informational: tuple[Pattern, ...] = ()

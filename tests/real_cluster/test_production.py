@@ -20,6 +20,7 @@ from agent_runs.client.connection import connect
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.outcome import Outcome
 from agent_runs.transcript.store import TranscriptStore
 from tests.real_cluster.installation import (
     WORKER,
@@ -112,10 +113,11 @@ async def production(tmp_path: Path, images: InstalledImages) -> AsyncIterator[P
         yield Production(Installation(await connect(caller), data, key, caller), page, postgres)
 
 
-async def until_writing(store: TranscriptStore, key: AttemptKey) -> None:
-    """Wait until output of this attempt is stored."""
+async def until_writing(store: TranscriptStore, key: AttemptKey, end: asyncio.Task[Outcome]) -> None:
+    """Wait until output of this attempt is stored, which must be before the end of its run."""
     notifier = store.notifier(key)
     while not await store.read(key):
+        assert not end.done(), end.result()
         await notifier.wait_for_change(notifier.changes, timedelta(milliseconds=200))
 
 
@@ -127,20 +129,25 @@ async def steps_of(store: TranscriptStore, key: AttemptKey) -> list[int]:
 async def test_runs_lose_no_line_while_both_workers_are_replaced_and_the_database_is_killed(
     production: Production,
 ) -> None:
+    temporal = production.installation.temporal
     store = await TranscriptStore.open(production.postgres.url("runs"))
+    runs = [await production.start() for _ in range(3)]
+    ends = [asyncio.create_task(outcome_at_close(ticket.handle(temporal))) for _, ticket in runs]
     try:
-        runs = [await production.start() for _ in range(3)]
-        await asyncio.gather(*(until_writing(store, key) for key, _ in runs))
+        for (key, _), end in zip(runs, ends, strict=True):
+            await until_writing(store, key, end)
         await production.page.follow("rollout restart")
         production.postgres.stop("immediate")
         production.postgres.start()
-        for key, ticket in runs:
-            outcome = await outcome_at_close(ticket.handle(production.installation.temporal))
+        for (key, _), end in zip(runs, ends, strict=True):
+            outcome = await end
             assert (outcome.error_code, len(outcome.attempts)) == (None, 1)
             assert outcome.receipt is not None
             assert (outcome.receipt.state, outcome.receipt.gaps) == ("verified", ())
             assert await steps_of(store, key) == list(range(1, STEPS + 1))
     finally:
+        for end in ends:
+            end.cancel()
         await store.close()
 
 

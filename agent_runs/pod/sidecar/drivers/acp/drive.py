@@ -31,7 +31,8 @@ QUIET_SECONDS, MAX_QUIET_SECONDS = 0.5, 3.0
 pi-acp ends a text after the answer to its prompt (https://github.com/svkozak/pi-acp/issues/59)."""
 PROOF_SECONDS = 10.0
 """For a prompt of which nobody knows whether it was sent whole to show that it was."""
-ABORT_SECONDS = 2.0
+ABORT_SECONDS = 10.0
+"""For the answer to a cancel, which takes a busy machine some seconds."""
 WRITING_SECONDS = 1.0
 """For a session's file to have what the agent writes of the turn after its answer."""
 ABORTED_CODE = 143

@@ -35,7 +35,8 @@ GROWTH_SECONDS = 0.5
 UNFINISHED_SECONDS, UNANSWERED_SECONDS, UNTAKEN_SECONDS = 5.0, 10.0, 60.0
 """For which a session must be idle, and its journal still, before that is the end: with an answer that is not complete,
 with none, and without even the prompt. A server on a busy machine takes its time between them."""
-ABORT_SECONDS = 2.0
+ABORT_SECONDS = 10.0
+"""For the end of an aborted turn and of its tools to be reported, which takes a busy machine some seconds."""
 LOST_SECONDS, SILENT_SECONDS = 2.0, 90.0
 """For which nobody listens at the server's port, or it does not answer, before it is lost."""
 RETRY_SECONDS, START_SECONDS = 0.1, 1.0
