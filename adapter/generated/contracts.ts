@@ -132,9 +132,9 @@ export interface Peaks {
 }
 export interface OutputReceipt {
   bytes?: number;
+  checksum?: string | null;
   gaps?: Gap[];
   lines?: number;
-  sha256?: string | null;
   state?: "verified" | "unverified" | "differs";
 }
 export interface Gap {
