@@ -158,8 +158,8 @@ def _text_of(shown: Entry, stream: str) -> Call:
         case "gap":
             return Call("stderr", shown.title)
         case "step":
-            unusual = shown.step is not None and shown.step.reason not in _ORDINARY_ENDS
-            return Call("stdout", f"(step ended: {shown.step.reason})" if shown.step and unusual else "")
+            reason = shown.step.reason if shown.step is not None else "stop"  # the step is a sub-agent's
+            return Call("stdout", "" if reason in _ORDINARY_ENDS else f"(step ended: {reason})")
         case "log" if stream == "stderr":
             return Call("stderr", "" if _ORDINARY_LOG.match(shown.title) else _whole(shown))
         case _:
