@@ -416,9 +416,9 @@ class TranscriptStore:
 
     async def tally(self, key: AttemptKey) -> str | None:
         """What the last writer has counted; None before the first line."""
-        for (text,) in await self._database.rows(select(attempts.c.tally).where(*_of(key, attempts.c))):
-            return text
-        return None
+        rows = await self._database.rows(select(attempts.c.tally).where(*_of(key, attempts.c)))
+        text: str | None = rows[0][0] if rows else None
+        return text
 
     async def last(self, key: AttemptKey) -> int | None:
         """The highest sequence stored: where to resume. None before the first line."""

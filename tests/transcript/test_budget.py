@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent_runs.contracts.messages import Budget
+from agent_runs.contracts.messages import Budget, BudgetLimit
 from agent_runs.transcript.budget import UNPRICED, BudgetFinding, judge
 from agent_runs.transcript.fold import Fold, Progress
 from tests.support.lines import file_line
@@ -23,38 +23,42 @@ def steps(count: int, **finish: Any) -> list[bytes]:
     return [each for number in range(count) for each in (step_start(), tool_use(n=number), step_finish(**finish))]
 
 
-def finding(budget: Budget, *lines: bytes, earlier: Progress | None = None, warned: tuple[str, ...] = ()) -> Any:
+def finding(
+    budget: Budget, *lines: bytes, earlier: Progress | None = None, warned: tuple[BudgetLimit, ...] = ()
+) -> Any:
     attempts = [*([earlier] if earlier else []), after(*lines)]
     return judge(budget, attempts, warned)
 
 
 @pytest.mark.parametrize(
-    ("budget", "finish", "warning", "exceeded"),
+    ("budget", "finish", "limit", "warning", "exceeded"),
     [
         (
             Budget(max_steps=10),
             {},
+            "maxSteps",
             "maxSteps: 8 of 10 steps; at all of it the agent is stopped",
             "maxSteps: 10 of 10 steps; used by this run: 10 steps, 1,000 tokens, no known cost",
         ),
         (
             Budget(max_tokens=10_000),
             {"tokens": 100, "cached": 900},
+            "maxTokens",
             "maxTokens: 8,000 of 10,000 tokens; at all of it the agent is stopped",
             "maxTokens: 10,000 of 10,000 tokens; used by this run: 10 steps, 10,000 tokens, no known cost",
         ),
         (
             Budget(max_cost_usd=0.5),
             {"cost": 0.05},
+            "maxCostUsd",
             "maxCostUsd: $0.4000 of $0.5000; at all of it the agent is stopped",
             "maxCostUsd: $0.5000 of $0.5000; used by this run: 10 steps, 1,000 tokens, $0.5000",
         ),
     ],
 )
 def test_people_are_warned_at_80_percent_and_the_agent_is_stopped_at_100(
-    budget: Budget, finish: dict[str, Any], warning: str, exceeded: str
+    budget: Budget, finish: dict[str, Any], limit: BudgetLimit, warning: str, exceeded: str
 ) -> None:
-    limit = warning.partition(":")[0]
     assert finding(budget, *steps(7, **finish)) is None
     assert finding(budget, *steps(8, **finish)) == BudgetFinding(warnings=((limit, warning),))
     assert finding(budget, *steps(9, **finish), warned=(limit,)) is None
