@@ -145,7 +145,7 @@ def judge(budget: Budget, attempts: Sequence[Progress], warned: Collection[Budge
             f"maxCostUsd: not watched for {spend.unpriced:,} tokens: the agent reports no cost for {budget.model},"
             " and its price is not known; maxTokens limits tokens"
         )
-    warnings = tuple((limit, text) for limit, text in near.items() if limit not in warned)
+    warnings = tuple(each for each in near.items() if each[0] not in warned)
     return BudgetFinding(warnings=warnings) if warnings else None
 
 
