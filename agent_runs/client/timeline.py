@@ -7,6 +7,7 @@ worker. A run has some forty events, whatever its output.
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,6 +18,8 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
+from agent_runs.contracts.messages import BudgetLimit
+from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
 from agent_runs.transcript.events import printable
 from workflows.attributes import RUN_PHASE
 from workflows.current_details import FINAL
@@ -123,6 +126,7 @@ class Timeline:
     facts: dict[str, str] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     _attempt: int = 0
+    _warned: set[BudgetLimit] = field(default_factory=set)
     _by_event: dict[int, Step] = field(default_factory=dict)
     _phase: str = ""
 
@@ -139,7 +143,18 @@ class Timeline:
             return self._phase_set(event, at)
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             return self._scheduled(event, at)
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+            return self._signalled(event)
         return self._activity_ended(event, at)
+
+    def _signalled(self, event: HistoryEvent) -> None:
+        """Takes a budget's warning, the first one of each limit, as the run does."""
+        signal = event.workflow_execution_signaled_event_attributes
+        with suppress(ValueError, IndexError):
+            warning = BudgetWarning.model_validate_json(signal.input.payloads[0].data)
+            if signal.signal_name == BUDGET_WARNING and warning.limit not in self._warned:
+                self._warned.add(warning.limit)
+                self.warnings.append(printable(warning.text, MAX_WARNING))
 
     def _phase_set(self, event: HistoryEvent, at: datetime) -> PhaseChange | None:
         """A final phase means that the run has its outcome."""

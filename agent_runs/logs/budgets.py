@@ -22,8 +22,8 @@ class BudgetWatch:
     Attributes:
         earlier: what the run's earlier attempts have used.
         hide: hides the run's secrets in a text.
-        warn: tells people; False: they could not be told now.
-        warned: the limits of which people have been told.
+        warn: passes a warning on; False: the run does not take it now.
+        warned: the limits of which people have been warned.
     """
 
     input: StreamLogs

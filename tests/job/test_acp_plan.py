@@ -140,7 +140,7 @@ def test_the_turn_says_all_that_the_driver_needs() -> None:
     assert (read["directory"], read["prompt"], read["start_timeout"]) == (
         "/paperclip/app",
         "/tmp/prompt/prompt.txt",
-        90,
+        240,
     )
     profile = read["profile"]
     assert (profile["name"], profile["permissions"], profile["usage"]) == ("claude", "allow", "result_usage")

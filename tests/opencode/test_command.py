@@ -193,7 +193,7 @@ def test_a_server_gets_what_the_command_line_would_say() -> None:
         "variant": "high",
         "agent": "plan",
         "session": "ses_1",
-        "start_timeout": 90.0,
+        "start_timeout": 240.0,
     }
     assert turn(extraArgs=["--agent=plan"]) == {**known, "variant": None}
 

@@ -2,7 +2,7 @@
 
 The agent may do to its files whatever it likes. They were opened before it started, so another file in their place is
 never read; an emptied file is reported, and its earlier frames are not repeated. What has been forwarded stays
-forwarded, and the last frame has its checksums.
+forwarded, and the checksum in the last frame is that of as many bytes of the files as they are at the end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stream:
         name: of the stream in the last frame.
         begin: where the output of this turn begins, in bytes.
         at: how far it is forwarded, in bytes.
-        lines: newlines among all forwarded bytes; `checksum`: theirs.
+        lines: newlines among all forwarded bytes.
         open: the last frame does not end its line.
         emptied_at: number of the last frame before the file was emptied.
         partial_since: when the beginning of a line was first seen, by the monotonic clock.
@@ -54,7 +54,6 @@ class Stream:
         self.file = shared.open_file(folder, name, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
         self.begin = self.at = 0
         self.lines = 0
-        self.checksum = Checksum()
         self.open = False
         self.emptied_at = 0
         self.partial_since: float | None = None
@@ -65,6 +64,14 @@ class Stream:
     @property
     def size(self) -> int:
         return os.fstat(self.file).st_size
+
+    def checksum(self) -> str:
+        """Return that of the file, from where the turn begins to what is forwarded."""
+        checksum, at = Checksum(), self.begin
+        while block := os.pread(self.file, min(BLOCK, self.at - at), at):
+            checksum.update(block)
+            at += len(block)
+        return str(checksum)
 
 
 class Batches:
@@ -150,7 +157,7 @@ class Output:
         """Write the first frame of the next turn. What came after the turn before belongs to none."""
         errors = self.streams[1]
         errors.begin = errors.at = errors.size
-        errors.lines, errors.checksum, errors.partial_since = 0, Checksum(), None
+        errors.lines, errors.partial_since = 0, None
         self.streams[0] = driven
         self._batches, self._last_frame, self._was_partial = Batches(), b"", True
         self.number += 1
@@ -187,7 +194,6 @@ class Output:
         self._was_partial = final
         self.number += encoded.frames
         stream.lines += encoded.lines
-        stream.checksum.update(data[: encoded.used])
         stream.open = encoded.open
         stream.partial_since = None
         self._write(encoded.text)
@@ -227,7 +233,7 @@ class Output:
     def totals(self) -> dict[str, dict[str, Any]]:
         """Return lines, bytes and checksum of both streams, as the last frame has them."""
         return {
-            stream.name: {"lines": stream.lines, "bytes": stream.at - stream.begin, "checksum": str(stream.checksum)}
+            stream.name: {"lines": stream.lines, "bytes": stream.at - stream.begin, "checksum": stream.checksum()}
             for stream in self.streams
         }
 
