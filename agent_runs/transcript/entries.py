@@ -247,11 +247,11 @@ def _tool_call(part: dict[str, Any], state: dict[str, Any], limit: int) -> ToolC
     """What was called; a call that OpenCode refused has the name `invalid` and names the tool in its arguments."""
     given = _object(state.get("input"))
     tool = visible_line(part.get("tool"), NAME_LIMIT) or "tool"
+    identifier = visible_line(part.get("callID") or part.get("id"), ENTRY_TITLE_LIMIT)
     if tool == "invalid":
-        return ToolCall(f"refused call of {visible_line(given.get('tool'), NAME_LIMIT) or 'a tool'}")
+        return ToolCall(f"refused call of {visible_line(given.get('tool'), NAME_LIMIT) or 'a tool'}", identifier)
     subjects = (given[name] for name in SUBJECTS if isinstance(given.get(name), str) and given[name])
     subject = next(subjects, None) or state.get("title") or (given or None)
-    identifier = visible_line(part.get("callID") or part.get("id"), ENTRY_TITLE_LIMIT)
     return ToolCall(tool, identifier, visible_line(subject, ENTRY_TITLE_LIMIT), _arguments(given, limit))
 
 

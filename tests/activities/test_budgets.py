@@ -1,7 +1,6 @@
 """The budget of a run is watched while its output is followed, across attempts and killed workers."""
 
 import asyncio
-import hashlib
 import json
 import random
 from collections.abc import AsyncIterator
@@ -24,7 +23,7 @@ from agent_runs.kube.client import Cluster
 from agent_runs.transcript.store import Line, TranscriptStore
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import pod, terminated
-from tests.logs.kubelet import Log, framed
+from tests.logs.kubelet import Log, checksum, framed
 from tests.logs.live_log import LiveLog
 from tests.logs.scripted_log import JOB, POD, SIDECAR_RUNS, ScriptedLog
 from tests.support.ends import ended, over_budget
@@ -237,7 +236,7 @@ async def test_people_are_warned_once_as_soon_as_temporal_takes_it(away: int, st
 
 async def test_an_agent_that_has_ended_by_itself_is_not_stopped(store: TranscriptStore) -> None:
     output = b"".join(each + b"\n" for each in [*steps(5), step_start()])
-    totals = {"lines": output.count(b"\n"), "bytes": len(output), "sha256": hashlib.sha256(output).hexdigest()}
+    totals = {"lines": output.count(b"\n"), "bytes": len(output), "checksum": checksum(output)}
     last = json.dumps({"exit_code": 1, "stdout": totals}).encode()
     state = pod(SIDECAR_RUNS, terminated(1), phase="Running")
     log = ScriptedLog(Log(framed([("stdout", output)], last)), [(None, None)], [state])

@@ -1,6 +1,5 @@
 """A restarted activity continues from the store and the last heartbeat; an end is early only when all is proven."""
 
-import hashlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -34,13 +33,13 @@ from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod
 from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import Follower
-from agent_runs.logs.log_resume import Cursor
+from agent_runs.logs.log_resume import Cursor, Tally
 from agent_runs.logs.silence import LastOutput, SilenceClock, SilenceLimits
 from agent_runs.paperclip.preparation import Preparation
 from agent_runs.transcript.store import Line, TranscriptStore, Writer
 from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, pod, terminated
-from tests.logs.kubelet import Log, framed
+from tests.logs.kubelet import Log, checksum, framed
 from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, ScriptedLog
 from tests.support.ends import ended, over_quota
 from tests.support.lines import log_line
@@ -282,8 +281,8 @@ async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
 
 def sidecars_log(output: bytes, **last: object) -> Log:
     """A log with this output and a last frame that fits it, but for the changes."""
-    totals = {"lines": output.count(b"\n"), "bytes": len(output), "sha256": hashlib.sha256(output).hexdigest()}
-    nothing = {"lines": 0, "bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
+    totals = {"lines": output.count(b"\n"), "bytes": len(output), "checksum": checksum(output)}
+    nothing = {"lines": 0, "bytes": 0, "checksum": checksum(b"")}
     values = {"exit_code": 0, "stdout": totals, "stderr": nothing, **last}
     return Log(framed([("stdout", output)], json.dumps(values).encode()))
 
@@ -322,7 +321,7 @@ async def test_an_activity_that_is_repeated_after_an_early_end_ends_early_again(
         pytest.param(sidecars_log(ANSWER, stopped_by="TERM"), id="stopped"),
         pytest.param(sidecars_log(ANSWER, error="output_truncated"), id="an error of the runner"),
         pytest.param(sidecars_log(ANSWER, stdout={"lines": 4, "bytes": 500}), id="more output than is stored"),
-        pytest.param(sidecars_log(ANSWER, stdout={"lines": 3, "bytes": len(ANSWER)}), id="no digest"),
+        pytest.param(sidecars_log(ANSWER, stdout={"lines": 3, "bytes": len(ANSWER)}), id="no checksum"),
         pytest.param(sidecars_log(b""), id="no output"),
         pytest.param(sidecars_log(b"\n".join(GOOD[:2]) + b"\n"), id="no whole answer"),
         pytest.param(sidecars_log(ANSWER + GOOD[0] + b"\n"), id="a further step that is not finished"),
@@ -403,7 +402,9 @@ async def test_a_runner_that_never_had_its_sidecar_has_started_nothing(
 
 
 async def test_a_sidecar_whose_output_is_stored_has_run_although_its_log_is_gone(store: TranscriptStore) -> None:
-    await store.append(KEY, [Line(2, "stdout", b"stored before", at=datetime.now(UTC))])
+    lines, tally = [Line(2, "stdout", b"stored before", at=datetime.now(UTC))], Tally()
+    tally.add(lines)
+    await store.append(KEY, lines, tally=str(tally))
     ended = pod(terminated(0, name="sidecar"), terminated(125), phase="Failed")
     end = await streamed(store, one_read_of(ended, log=Log([])))
     assert (end.container.exit_code, end.container.runner_error) == (125, None)

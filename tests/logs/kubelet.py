@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from agent_runs.logs.frames import Frame
+from agent_runs.pod.sidecar.encoding import Checksum
 from tests.logs.frame_encoding import encode_frame, split_frames
 
 BEGIN = datetime(2026, 11, 21, 23, 0, 0, tzinfo=UTC)
@@ -48,3 +49,10 @@ def framed(outputs: Sequence[tuple[str, bytes]], last: bytes | None = b"{}") -> 
     if last is not None:
         frames.append(Frame(frames[-1].seq + 1, "last", ".", last))
     return [encode_frame(frame) for frame in frames]
+
+
+def checksum(output: bytes) -> str:
+    """As the last frame has it."""
+    found = Checksum()
+    found.update(output)
+    return str(found)

@@ -28,13 +28,8 @@ RUN = RunKey(agent_id="ada", company_id="", run_id="run-1")
 OTHER = RunKey(agent_id="ada", company_id="", run_id="run-2")
 TOKENS = Tokens([OctKey.generate_key(256)])
 INFO = b"timestamp=1 level=INFO run=1"
-LONG = json.dumps(
-    {
-        "type": "tool_use",
-        "part": {"tool": "bash", "state": {"status": "error", "error": "é漢🦀\n" * 5000}},
-    }
-).encode()
-"""A line of two calls."""
+LONG = json.dumps({"type": "text", "part": {"text": "é漢🦀" * 4000}}).encode()
+"""A line of five calls of text."""
 
 
 def key(attempt: int = 1) -> AttemptKey:
@@ -101,8 +96,8 @@ async def test_each_call_is_one_event_and_the_end_carries_the_receipt(service: S
     await service.store.append(key(), lines)
     receipt = await service.store.seal(key(), OutputReceipt(state="verified", lines=3))
     *found, end = await service.all()
-    assert [event["id"] for event in found] == ["1.1", "2.1", "3.1", "3.2"]
-    expected = [call._asdict() for each in lines for call in calls(each, "events")]
+    assert [event["id"] for event in found] == ["1.1", "2.1", *(f"3.{part}" for part in range(1, 6))]
+    expected = [call._asdict() for each in lines for call in calls(each, "text")]
     expected[0]["session"] = "ses_1"
     assert data_of(found) == expected
     assert (end["event"], OutputReceipt.model_validate_json(end["data"])) == ("end", receipt)
@@ -243,7 +238,7 @@ async def test_a_stopping_service_closes_its_streams_also_inside_a_long_line(tmp
 
 
 def test_the_events_of_many_lines_come_in_small_pieces() -> None:
-    pieces = list(LogEvents("text", Cursor(0, 0)).encoded([line(n, LONG) for n in range(1, 200)]))
+    pieces = list(LogEvents("text", Cursor(0, 0)).encoded([line(n, LONG) for n in range(1, 60)]))
     assert len(pieces) > 5
     assert max(map(len, pieces)) < 300_000
 

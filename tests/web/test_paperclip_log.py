@@ -77,7 +77,9 @@ def test_each_recorded_tool_call_is_an_event_with_its_id_and_how_it_ended() -> N
         original, part = json.loads(raw)["part"], shown(raw)["part"]
         assert (part["callID"], part["state"]["status"] == "error") == (
             original["callID"],
-            original["state"]["status"] == "error" or bool(original["state"].get("metadata", {}).get("exit")),
+            original["tool"] == "invalid"
+            or original["state"]["status"] == "error"
+            or bool(original["state"].get("metadata", {}).get("exit")),
         )
 
 
