@@ -106,10 +106,7 @@ export class RunLog {
 
   #restartTimer(): void {
     clearTimeout(this.#timer);
-    this.#timer = setTimer(
-      () => void this.status(`no new output; the run is ${this.phase}`),
-      this.#heartbeatInterval,
-    );
+    this.#timer = setTimer(() => void this.status(`no new output; the run is ${this.phase}`), this.#heartbeatInterval);
     this.#timer.unref();
   }
 }

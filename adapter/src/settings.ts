@@ -42,7 +42,8 @@ const WITHOUT_PARSERS: ReadonlySet<string> = new Set(["2026.916.1"]);
 export function logFormatIn(environment: NodeJS.ProcessEnv, version: string | undefined): LogFormat {
   const chosen = environment[`${PREFIX}RUN_LOG_FORMAT`]?.trim();
   if (chosen === "events" || chosen === "text") return chosen;
-  const isParsed = version === undefined || !WITHOUT_PARSERS.has(version) || adapterTypeIn(environment) === "opencode_local";
+  const isParsed =
+    version === undefined || !WITHOUT_PARSERS.has(version) || adapterTypeIn(environment) === "opencode_local";
   return isParsed ? "events" : "text";
 }
 

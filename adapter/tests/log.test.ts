@@ -61,9 +61,7 @@ describe("the log of a run", () => {
       await new Promise((resolve) => setImmediate(resolve));
       inside -= 1;
     });
-    const calls = Array.from({ length: 50 }, (_, n) =>
-      n % 5 === 0 ? log.status(`${n}`) : log.call(call(`${n}`, n)),
-    );
+    const calls = Array.from({ length: 50 }, (_, n) => (n % 5 === 0 ? log.status(`${n}`) : log.call(call(`${n}`, n))));
     await Promise.all(calls);
     await log.close();
     expect(most).toBe(1);
@@ -91,7 +89,11 @@ describe("the log of a run", () => {
     await log.call(call("c"));
     await log.call(call("d"));
     await log.close();
-    expect(chunks.map((chunk) => chunk.trim())).toEqual(["a", expect.stringContaining("2 lines are missing here"), "d"]);
+    expect(chunks.map((chunk) => chunk.trim())).toEqual([
+      "a",
+      expect.stringContaining("2 lines are missing here"),
+      "d",
+    ]);
   });
 
   it("writes a heartbeat with the phase while nothing else is written", async () => {

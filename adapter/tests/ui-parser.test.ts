@@ -75,8 +75,6 @@ it("the built file loads as Paperclip's worker loads it: CommonJS, without any i
   ) => (...scope: unknown[]) => void;
   load(source)(module.exports, module, {}, {});
   const parse = module.exports.parseStdoutLine as typeof parseStdoutLine;
-  expect(JSON.parse(JSON.stringify(parse("[agent-runs] hi", TS)))).toEqual([
-    { kind: "system", ts: TS, text: "hi" },
-  ]);
+  expect(JSON.parse(JSON.stringify(parse("[agent-runs] hi", TS)))).toEqual([{ kind: "system", ts: TS, text: "hi" }]);
   expect(source.length).toBeLessThan(50_000);
 });

@@ -144,10 +144,10 @@ class Timeline:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             return self._scheduled(event, at)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
-            return self._signalled(event)
+            self._take_warning(event)
         return self._activity_ended(event, at)
 
-    def _signalled(self, event: HistoryEvent) -> None:
+    def _take_warning(self, event: HistoryEvent) -> None:
         """Takes a budget's warning, the first one of each limit, as the run does."""
         signal = event.workflow_execution_signaled_event_attributes
         with suppress(ValueError, IndexError):

@@ -34,7 +34,9 @@ export function fakeHost(request: Request, changes: Partial<AdapterExecutionCont
         .filter(({ chunk }) => chunk.startsWith(MARK) && chunk.includes(text))
         .map(({ chunk }) => chunk.slice(MARK.length).trimEnd()),
     agentLines: () =>
-      host.chunks.filter(({ chunk }) => chunk.startsWith("{")).flatMap(({ chunk }) => JSON.parse(chunk).part.text ?? []),
+      host.chunks
+        .filter(({ chunk }) => chunk.startsWith("{"))
+        .flatMap(({ chunk }) => JSON.parse(chunk).part.text ?? []),
     context: {
       runId: request.runId,
       agent: request.agent,
