@@ -9,8 +9,8 @@ state of a reader is the last sequence it received, so a cut connection resumes 
     GET /runs/{run}/log?format=text&attempt=1         SSE: one event per call of Paperclip's log, then the same end
     GET /healthz                                         200 while the store answers and the service is not stopping
 
-The `id` of an event of a log is `<sequence>.<part>`, which `after` and Last-Event-ID take as well; `format` is `json`,
-`text` or `events` (`agent_runs.web.paperclip_log`). With `&stored=true` the stream ends with what is stored, sealed or
+The `id` of an event of a log is `<sequence>.<part>`, which `after` and Last-Event-ID take as well; `format` is `text`
+or `events` (`agent_runs.web.paperclip_log`). With `&stored=true` the stream ends with what is stored, sealed or
 not, and an attempt without output is 404.
 
 `attempt` defaults to 1, never to the newest: a cursor must not move into another attempt's sequences.

@@ -109,6 +109,7 @@ async def test_what_no_caller_of_ours_sends_to_a_run_changes_nothing(
         for arguments in WRONG:
             with case(arguments):
                 await handle.signal("no_signal_of_ours", args=arguments)
+                await handle.signal(updates.BUDGET_WARNING, args=arguments)
                 with pytest.raises(WorkflowUpdateFailedError):
                     async with asyncio.timeout(60):
                         await handle.execute_update(updates.JOIN, args=arguments)
