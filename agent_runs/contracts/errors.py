@@ -301,7 +301,10 @@ class AgentProtocolBroken(RunError):
 
 
 class AgentLost(RunError):
-    """An agent that speaks the Agent Client Protocol ended in the middle of its turn. The prompt is not sent again."""
+    """OpenCode's server, or an agent that speaks the Agent Client Protocol, was lost in the middle of its turn.
+
+    The prompt is not sent again.
+    """
 
     code = "agent_lost"
     next_step = (

@@ -310,6 +310,13 @@ def sidecar_missing(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     return None
 
 
+def server_lost(evidence: Evidence, end: ContainerEnd) -> Finding | None:
+    """OpenCode's server does not answer any more, or its driver has failed. What it reported before tells more."""
+    if evidence.pending_errors or end.runner_error not in SERVER_LOST:
+        return None
+    return AgentLost, printable(end.message or end.runner_error, VERDICT_TEXT_LIMIT)
+
+
 def start_failed(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """No event: arguments, configuration, directories, database. Exit code 0 without an event is lost output."""
     if evidence.events:
@@ -400,6 +407,8 @@ SERVER_UNUSABLE: Final = frozenset(
     {"server_not_started", "server_not_answering", "server_refused", "server_unsupported"}
 )
 """The same of OpenCode's server before it got the prompt."""
+SERVER_LOST: Final = frozenset({"server_lost", "driver_failed"})
+"""The same after that."""
 
 LAST_OF_SESSION: Final = frozenset({ContextOverflow.code, SessionRejected.code})
 """Failures that every resume of the session would repeat."""
@@ -421,6 +430,7 @@ RULES: Final[tuple[Rule, ...]] = (
     unknown_session,
     output_lost,
     sidecar_missing,
+    server_lost,
     start_failed,
     reported_error,
     step_limit,

@@ -252,7 +252,7 @@ class Relayed:
     """What passed a relay to the server.
 
     Attributes:
-        cuts: of connections with live events.
+        cuts: of connections.
         received: bytes of answers.
     """
 
@@ -262,8 +262,13 @@ class Relayed:
 
 
 @asynccontextmanager
-async def relaying(port: int, longest: float | None = None) -> AsyncIterator[Relayed]:
-    """A relay to the server. It cuts each connection with live events after so many seconds at most."""
+async def relaying(port: int, longest: float | None = None, unanswered: bytes = b"") -> AsyncIterator[Relayed]:
+    """A relay to the server.
+
+    Args:
+        longest: seconds after which at most it cuts a connection with live events.
+        unanswered: of a request's path: its answer is not passed on.
+    """
     relayed, relays = Relayed(), set[asyncio.Task[None]]()
     choose = random.Random(14)
 
@@ -282,6 +287,10 @@ async def relaying(port: int, longest: float | None = None) -> AsyncIterator[Rel
         there, to_there = await asyncio.open_connection("127.0.0.1", port)
         to_there.write(head)
         up = asyncio.create_task(forward(reading, to_there))
+        if unanswered and unanswered in head:
+            await there.readline()
+            writing.transport.abort()
+            relayed.cuts += 1
         down = asyncio.create_task(forward(there, writing))
         if b"/global/event" in head and longest is not None:
             await asyncio.wait([down], timeout=choose.uniform(0.01, longest))
@@ -409,6 +418,16 @@ async def test_a_prompt_that_is_sent_twice_is_one_prompt(served: Served) -> None
     assert await driver.wait() == 0
     assert served.model.requests[-1] is latest
     assert result(turn).parts == first.parts
+
+
+async def test_a_prompt_whose_answer_is_lost_is_followed_to_its_end_and_not_repeated(
+    served: Served, tmp_path: Path
+) -> None:
+    async with relaying(served.port, unanswered=b"/prompt_async") as relayed:
+        ours = await served.play("answer lost", model="fake/scenario/text", server=address_of(relayed.port, tmp_path))
+    requests = [each for each in served.model.requests if "answer lost" in json.dumps(each)]
+    assert len(requests) == 1
+    assert (relayed.cuts, ours.end["code"], ours.end["reason"], ours.counts["text"]) == (1, 0, None, 1)
 
 
 async def test_a_line_that_was_cut_by_a_kill_is_written_whole(served: Served) -> None:

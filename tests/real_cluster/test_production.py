@@ -141,7 +141,7 @@ async def test_runs_lose_no_line_while_both_workers_are_replaced_and_the_databas
         production.postgres.start()
         for (key, _), end in zip(runs, ends, strict=True):
             outcome = await end
-            assert (outcome.error_code, len(outcome.attempts)) == (None, 1)
+            assert (outcome.error_code, len(outcome.attempts)) == (None, 1), outcome
             assert outcome.receipt is not None
             assert (outcome.receipt.state, outcome.receipt.gaps) == ("verified", ())
             assert await steps_of(store, key) == list(range(1, STEPS + 1))

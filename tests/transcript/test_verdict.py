@@ -121,6 +121,14 @@ def test_a_program_that_cannot_be_executed_never_started() -> None:
     assert "opencode: not found" in report.failure.message
 
 
+@pytest.mark.parametrize("events", [(), (FINISHED[0],)], ids=["before the first event", "after one"])
+def test_a_lost_server_is_named_as_a_lost_agent_whatever_it_had_done(events: tuple[bytes, ...]) -> None:
+    end = ContainerEnd(exit_code=1, runner_error="server_lost", message="runner: server_lost (it does not answer)")
+    failure = folded(*events).report(end).failure
+    assert failure is not None
+    assert (failure.code, failure.message) == ("agent_lost", "runner: server_lost (it does not answer)")
+
+
 @pytest.mark.parametrize(
     ("missing", "exit_code", "expected"),
     [("nothing", 0, None), ("middle", 0, None), ("end", 0, "output_lost"), ("end", 1, "adapter_failed")],

@@ -25,7 +25,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
 from agent_runs.pod.sidecar.drivers.opencode_server.server import Server, UnknownSession, Unusable, await_port
 from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import State, Turn
-from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, Wire
+from agent_runs.pod.sidecar.drivers.opencode_server.wire import SILENT_SECONDS, NoAnswer, Wire
 from agent_runs.pod.sidecar.drivers.record import MAX_ERRORS, Record, error_key
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
@@ -37,8 +37,8 @@ UNFINISHED_SECONDS, UNANSWERED_SECONDS, UNTAKEN_SECONDS = 5.0, 10.0, 60.0
 with none, and without even the prompt. A server on a busy machine takes its time between them."""
 ABORT_SECONDS = 10.0
 """For the end of an aborted turn and of its tools to be reported, which takes a busy machine some seconds."""
-LOST_SECONDS, SILENT_SECONDS = 2.0, 90.0
-"""For which nobody listens at the server's port, or it does not answer, before it is lost."""
+LOST_SECONDS = 2.0
+"""For which nobody listens at the server's port before it is lost."""
 RETRY_SECONDS, START_SECONDS = 0.1, 1.0
 ABORTED_CODE = 143
 """Of a process that SIGTERM ended."""
@@ -104,14 +104,14 @@ class _Drive:
         except UnknownSession:
             return self._unknown_session()
         except (Unusable, NoAnswer) as error:
-            return self._not_started(error)
+            return self._not_answered(error)
         try:
             refused = None if self._state.sent and self._is_taken() else self._send()
             return refused or self._follow()
         except Aborted:
             return self._abort()
         except NoAnswer as error:
-            return End(1, "server_lost", str(error), self._state.session)
+            return self._not_answered(error)
 
     def _start(self) -> None:
         """Come to a session that is ready for the prompt, and to a stream of its events."""
@@ -164,7 +164,7 @@ class _Drive:
             record.write(Line("error", {"error": {"name": "NotFoundError", "data": {"message": "Session not found"}}}))
         return End(1, None, "Session not found", session)
 
-    def _not_started(self, error: Unusable | NoAnswer) -> End:
+    def _not_answered(self, error: Unusable | NoAnswer) -> End:
         if self._state.sent:
             return End(1, "server_lost", str(error), self._state.session)
         reason = error.reason if isinstance(error, Unusable) else "server_not_answering"
@@ -182,9 +182,13 @@ class _Drive:
         return self._journal.has_prompt
 
     def _send(self) -> End | None:
-        """Send the prompt; an end if it was refused."""
+        """Send the prompt; an end if it was refused. Whether one without an answer has arrived, the session shows."""
+        content = self._content()
         self._note(sent=True)
-        status, answer = self._server.prompt(self._state.session, self._content())
+        try:
+            status, answer = self._server.prompt(self._state.session, content)
+        except NoAnswer:
+            return None
         if status == 204:
             return None
         if status == 404:
@@ -211,6 +215,7 @@ class _Drive:
     # following the turn
 
     def _follow(self) -> End:
+        self._worked_at = time.monotonic()
         end = None
         while end is None:
             self._listen()
@@ -451,6 +456,7 @@ class _Drive:
     def _abort(self) -> End:
         """Abort the turn and take what it still writes; an answer that was complete by then counts."""
         self._waiter.ignores_stop = True
+        self._server.wire.seconds = ABORT_SECONDS
         end = time.monotonic() + ABORT_SECONDS
         found: End | None = None
         with contextlib.suppress(NoAnswer):

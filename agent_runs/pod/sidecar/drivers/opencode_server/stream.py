@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,8 +50,10 @@ class Stream:
         status = self._exchange.status()
         if status != 200:
             raise NoAnswer(f"its live events have the status {status}")
-        while not (payloads := self.read(SILENCE_SECONDS)):
-            pass
+        end = time.monotonic() + SILENCE_SECONDS
+        while not (payloads := self.read(end - time.monotonic())):
+            if time.monotonic() > end:
+                raise NoAnswer("its live events do not begin")
         if payloads[0].get("type") != "server.connected":
             raise NoAnswer("its live events do not begin with server.connected")
         self._unread = payloads[1:]

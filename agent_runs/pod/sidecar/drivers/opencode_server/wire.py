@@ -24,7 +24,9 @@ MAX_EVENT = 4 * 1024 * 1024
 """Of one event, in characters or bytes: the longest line of OpenCode that was seen has 3 MB. Results of tools may have
 pictures in them."""
 MAX_BEGINNING = 1000
-REQUEST_SECONDS, CONNECT_SECONDS = 30.0, 5.0
+SILENT_SECONDS, CONNECT_SECONDS = 90.0, 5.0
+"""For which a server does not answer, or does not accept, before it is lost. One that loads its plugins on a busy
+machine takes its time."""
 
 
 class NoAnswer(Exception):
@@ -36,13 +38,14 @@ class NoAnswer(Exception):
 
 
 class Exchange:
-    """One request and its answer."""
+    """One request and its answer. Each part of both may take so many seconds."""
 
-    def __init__(self, port: int, authorization: str, waiter: Waiter) -> None:
+    def __init__(self, port: int, authorization: str, waiter: Waiter, seconds: float) -> None:
         self._http = h11.Connection(h11.CLIENT)
         self._waiter = waiter
         self._port = port
         self._authorization = authorization
+        self._seconds = seconds
         try:
             self._socket = socket.create_connection((HOST, port), CONNECT_SECONDS)
         except OSError as error:
@@ -62,7 +65,7 @@ class Exchange:
         request = h11.Request(method=method, target=target, headers=headers)
         parts = (request, h11.Data(data=body), h11.EndOfMessage())
         left = memoryview(b"".join(self._http.send(part) or b"" for part in parts))
-        end = time.monotonic() + REQUEST_SECONDS
+        end = time.monotonic() + self._seconds
         while left:
             try:
                 left = left[self._socket.send(left) :]
@@ -72,13 +75,13 @@ class Exchange:
             except OSError as error:
                 raise NoAnswer(error) from None
 
-    def status(self, seconds: float = REQUEST_SECONDS) -> int:
+    def status(self) -> int:
         """Return the answer's status.
 
         Raises:
             NoAnswer, Aborted: see there.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + self._seconds
         while True:
             event = self._next(end)
             if isinstance(event, h11.Response):
@@ -97,13 +100,13 @@ class Exchange:
             return b""
         return bytes(event.data) if isinstance(event, h11.Data) else None
 
-    def body(self, seconds: float = REQUEST_SECONDS) -> Iterator[bytes]:
-        """Return the pieces of the body, all of which must be there in that time.
+    def body(self) -> Iterator[bytes]:
+        """Return the pieces of the body.
 
         Raises:
             NoAnswer, Aborted: see there.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + self._seconds
         while (piece := self.data(end - time.monotonic())) is not None:
             if not piece:
                 raise NoAnswer("its answer does not end")
@@ -134,12 +137,12 @@ class Wire:
     """The server.
 
     Args:
-        seconds: for which an answer of `call` may take to begin, and then to end.
+        seconds: for which each part of a request and its answer may take.
     """
 
-    def __init__(self, port: int, password: str, waiter: Waiter, seconds: float = REQUEST_SECONDS) -> None:
+    def __init__(self, port: int, password: str, waiter: Waiter, seconds: float = SILENT_SECONDS) -> None:
         self.waiter = waiter
-        self._seconds = seconds
+        self.seconds = seconds
         self._port = port
         self._authorization = "Basic " + base64.b64encode(f"opencode:{password}".encode()).decode()
 
@@ -149,7 +152,7 @@ class Wire:
         Raises:
             NoAnswer, Aborted: see there.
         """
-        exchange = Exchange(self._port, self._authorization, self.waiter)
+        exchange = Exchange(self._port, self._authorization, self.waiter, self.seconds)
         try:
             exchange.send(method, target, b"" if content is None else json.dumps(content).encode())
         except BaseException:
@@ -165,8 +168,8 @@ class Wire:
         """
         exchange = self.open(method, target, content)
         try:
-            status, answer = exchange.status(self._seconds), bytearray()
-            for piece in exchange.body(self._seconds):
+            status, answer = exchange.status(), bytearray()
+            for piece in exchange.body():
                 answer += piece
                 if len(answer) > MAX_ANSWER:
                     raise NoAnswer("its answer is too long")
