@@ -22,6 +22,10 @@ SCRIPT = """<<<fake-llm
 fake-llm>>>"""
 
 
+PATIENCE = 60.0
+"""Seconds. Otherwise a client waits for its connection for 5, in which a busy machine may still load its modules."""
+
+
 @dataclasses.dataclass
 class Reply:
     """What a client understood."""
@@ -37,7 +41,7 @@ Ask = Callable[[ScriptedModel, str, str, bool], Awaitable[Reply]]
 
 
 async def ask_chat(model: ScriptedModel, scenario: str, prompt: str, again: bool) -> Reply:
-    client = openai.AsyncOpenAI(base_url=model.base_url, api_key="none", max_retries=0)
+    client = openai.AsyncOpenAI(base_url=model.base_url, api_key="none", max_retries=0, timeout=PATIENCE)
     function = {"name": "bash", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}
     call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
     messages: Any = [{"role": "user", "content": prompt}]
@@ -70,7 +74,7 @@ async def ask_chat(model: ScriptedModel, scenario: str, prompt: str, again: bool
 
 
 async def ask_responses(model: ScriptedModel, scenario: str, prompt: str, again: bool) -> Reply:
-    client = openai.AsyncOpenAI(base_url=model.base_url, api_key="none", max_retries=0)
+    client = openai.AsyncOpenAI(base_url=model.base_url, api_key="none", max_retries=0, timeout=PATIENCE)
     given: Any = [{"role": "user", "content": prompt}]
     if again:
         given.append({"type": "function_call", "call_id": "c1", "name": "exec_command", "arguments": "{}"})
@@ -98,7 +102,7 @@ async def ask_responses(model: ScriptedModel, scenario: str, prompt: str, again:
 
 
 async def ask_messages(model: ScriptedModel, scenario: str, prompt: str, again: bool) -> Reply:
-    client = anthropic.AsyncAnthropic(base_url=model.origin, api_key="none", max_retries=0)
+    client = anthropic.AsyncAnthropic(base_url=model.origin, api_key="none", max_retries=0, timeout=PATIENCE)
     messages: Any = [{"role": "user", "content": prompt}]
     if again:
         use = {"type": "tool_use", "id": "c1", "name": "Bash", "input": {}}
