@@ -158,7 +158,7 @@ export async function wakeOf(request: Request): Promise<Wake> {
   return (await preparedOf(request)).wake;
 }
 
-export async function until(condition: () => boolean | Promise<boolean>, timeout = 30_000): Promise<void> {
+export async function until(condition: () => boolean | Promise<boolean>, timeout = 120_000): Promise<void> {
   const end = Date.now() + timeout;
   while (!(await condition())) {
     if (Date.now() > end) throw new Error(`not true within ${timeout} ms: ${condition}`);
