@@ -147,6 +147,7 @@ class Api:
         self.by_name: list[dict[str, Any]] = []
         self.watches: list[str | web.Response] = []
         self.requests: list[tuple[str, str]] = []
+        self.watch_requested = asyncio.Event()
         self.all_served = asyncio.Event()
         self.closing = asyncio.Event()
         scripted.answer = self.answer
@@ -158,6 +159,7 @@ class Api:
             items = self.by_name if kind == "named" else self.listed
             return web.json_response({"metadata": {"resourceVersion": "1", "continue": None}, "items": items or None})
         self.requests.append(("watch", request.query["resourceVersion"]))
+        self.watch_requested.set()
         if self.watches:
             script = self.watches.pop(0)
             return script if isinstance(script, web.Response) else web.Response(text=script)
@@ -329,6 +331,7 @@ async def test_where_watching_is_forbidden_lists_do(client: Cluster, api: Api) -
     with capture_logs() as logs:
         async with client.watch_pods(JOB) as states, asyncio.timeout(60):
             await anext(states)
+            await api.watch_requested.wait()  # after the list: only a refusal leads to another one
             api.listed = [pod(12)]
             assert [each.metadata.resource_version for each in await anext(states)] == ["12"]
     entry = next(entry for entry in logs if entry["event"] == "watch.forbidden")
