@@ -22,7 +22,7 @@ SCRIPT = """<<<fake-llm
 fake-llm>>>"""
 
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds. Otherwise a client waits for its connection for 5, in which a busy machine may still load its modules."""
 
 
@@ -41,7 +41,7 @@ Ask = Callable[[ScriptedModel, str, str, bool], Awaitable[Reply]]
 
 
 async def ask_chat(model: ScriptedModel, scenario: str, prompt: str, again: bool) -> Reply:
-    client = openai.AsyncOpenAI(base_url=model.base_url, api_key="none", max_retries=0, timeout=PATIENCE)
+    client = openai.AsyncOpenAI(base_url=model.base_url, api_key="none", max_retries=0, timeout=TIMEOUT)
     function = {"name": "bash", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}
     call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
     messages: Any = [{"role": "user", "content": prompt}]
@@ -74,7 +74,7 @@ async def ask_chat(model: ScriptedModel, scenario: str, prompt: str, again: bool
 
 
 async def ask_responses(model: ScriptedModel, scenario: str, prompt: str, again: bool) -> Reply:
-    client = openai.AsyncOpenAI(base_url=model.base_url, api_key="none", max_retries=0, timeout=PATIENCE)
+    client = openai.AsyncOpenAI(base_url=model.base_url, api_key="none", max_retries=0, timeout=TIMEOUT)
     given: Any = [{"role": "user", "content": prompt}]
     if again:
         given.append({"type": "function_call", "call_id": "c1", "name": "exec_command", "arguments": "{}"})
@@ -102,7 +102,7 @@ async def ask_responses(model: ScriptedModel, scenario: str, prompt: str, again:
 
 
 async def ask_messages(model: ScriptedModel, scenario: str, prompt: str, again: bool) -> Reply:
-    client = anthropic.AsyncAnthropic(base_url=model.origin, api_key="none", max_retries=0, timeout=PATIENCE)
+    client = anthropic.AsyncAnthropic(base_url=model.origin, api_key="none", max_retries=0, timeout=TIMEOUT)
     messages: Any = [{"role": "user", "content": prompt}]
     if again:
         use = {"type": "tool_use", "id": "c1", "name": "Bash", "input": {}}
