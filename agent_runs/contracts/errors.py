@@ -301,10 +301,7 @@ class AgentProtocolBroken(RunError):
 
 
 class AgentLost(RunError):
-    """OpenCode's server, or an agent that speaks the Agent Client Protocol, was lost in the middle of its turn.
-
-    The prompt is not sent again.
-    """
+    """OpenCode's server, or an agent that speaks ACP, was lost in its turn. The prompt is not sent again."""
 
     code = "agent_lost"
     next_step = (

@@ -311,7 +311,7 @@ def sidecar_missing(evidence: Evidence, end: ContainerEnd) -> Finding | None:
 
 
 def server_lost(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """OpenCode's server does not answer any more, or its driver has failed. What it reported before tells more."""
+    """OpenCode's server stopped answering, or a driver failed. An error that the agent reported before says more."""
     if evidence.pending_errors or end.runner_error not in SERVER_LOST:
         return None
     return AgentLost, printable(end.message or end.runner_error, VERDICT_TEXT_LIMIT)
@@ -408,7 +408,7 @@ SERVER_UNUSABLE: Final = frozenset(
 )
 """The same of OpenCode's server before it got the prompt."""
 SERVER_LOST: Final = frozenset({"server_lost", "driver_failed"})
-"""The same after that."""
+"""The same once it may have got the prompt, and a driver's own fault."""
 
 LAST_OF_SESSION: Final = frozenset({ContextOverflow.code, SessionRejected.code})
 """Failures that every resume of the session would repeat."""

@@ -23,7 +23,7 @@ fake-llm>>>"""
 
 
 TIMEOUT = 60.0
-"""Seconds. Otherwise a client waits for its connection for 5, in which a busy machine may still load its modules."""
+"""Seconds. The clients wait 5 s for a connection by default, which a busy machine needs to load their modules."""
 
 
 @dataclasses.dataclass

@@ -120,12 +120,14 @@ class Served:
         )
         return folder
 
-    async def start(self, turn: Path) -> asyncio.subprocess.Process:
+    async def start(self, turn: Path, abort_seconds: float = 60) -> asyncio.subprocess.Process:
         """The driver as a process. An abort has time enough for what a busy machine still says."""
         archive = self.folder / "sidecar.pyz"
         if not archive.exists():
             archive.write_bytes(sidecar_archive())
-        return await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", START, archive, turn, "60")
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", "-c", START, archive, turn, str(abort_seconds)
+        )
 
     async def play(self, prompt: str = "hello", **changes: Any) -> Played:
         """A whole turn."""

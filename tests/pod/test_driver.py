@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -252,7 +253,7 @@ class Relayed:
     """What passed a relay to the server.
 
     Attributes:
-        cuts: of connections.
+        cuts: connections that it has cut.
         received: bytes of answers.
     """
 
@@ -267,7 +268,7 @@ async def relaying(port: int, longest: float | None = None, unanswered: bytes = 
 
     Args:
         longest: seconds after which at most it cuts a connection with live events.
-        unanswered: of a request's path: its answer is not passed on.
+        unanswered: a part of the path of requests whose answers it does not pass on.
     """
     relayed, relays = Relayed(), set[asyncio.Task[None]]()
     choose = random.Random(14)
@@ -428,6 +429,50 @@ async def test_a_prompt_whose_answer_is_lost_is_followed_to_its_end_and_not_repe
     requests = [each for each in served.model.requests if "answer lost" in json.dumps(each)]
     assert len(requests) == 1
     assert (relayed.cuts, ours.end["code"], ours.end["reason"], ours.counts["text"]) == (1, 0, None, 1)
+
+
+async def test_a_server_that_falls_silent_before_it_gets_the_prompt_gets_none(served: Served, tmp_path: Path) -> None:
+    async with relaying(served.port, unanswered=b"GET /agent?") as relayed:
+        ours = await served.play("never sent", agent="build", server=address_of(relayed.port, tmp_path))
+    assert relayed.cuts == 1
+    assert (ours.end["code"], ours.end["reason"]) == (1, "server_not_answering")
+    assert not any("never sent" in json.dumps(each) for each in served.model.requests)
+
+
+async def test_an_abort_ends_although_the_server_hangs(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, asyncio.timeout(60):
+        turn = server.turn(script({"text": "I wait.", **bash("sleep 60")}))
+        driver = await server.start(turn, abort_seconds=1)
+        await until_a_tool_runs(turn)
+        server.process.send_signal(signal.SIGSTOP)
+        driver.send_signal(signal.SIGTERM)
+        assert await driver.wait() == 0
+    ours = result(turn)
+    assert (ours.end["code"], ours.end["reason"]) == (143, "aborted")
+
+
+async def test_live_events_that_never_begin_are_no_answer() -> None:
+    program = (
+        "from agent_runs.pod.sidecar.drivers.opencode_server import stream; stream.SILENCE_SECONDS = 0.2; "
+        "from agent_runs.pod.sidecar.drivers.opencode_server.wire import Wire, NoAnswer; "
+        "from agent_runs.pod.sidecar.drivers.waiting import Waiter; import sys\n"
+        "try: stream.Stream(Wire(int(sys.argv[1]), '', Waiter()))\n"
+        "except NoAnswer as error: print(error)"
+    )
+
+    async def begin_only(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
+        await reading.readuntil(b"\r\n\r\n")
+        writing.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await reading.read()
+        writing.close()
+
+    async with await asyncio.start_server(begin_only, "127.0.0.1") as listening, asyncio.timeout(60):
+        port = listening.sockets[0].getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, str(port), stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+    assert output == b"its live events do not begin\n"
 
 
 async def test_a_line_that_was_cut_by_a_kill_is_written_whole(served: Served) -> None:

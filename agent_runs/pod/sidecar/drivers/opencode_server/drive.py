@@ -25,7 +25,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
 from agent_runs.pod.sidecar.drivers.opencode_server.server import Server, UnknownSession, Unusable, await_port
 from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import State, Turn
-from agent_runs.pod.sidecar.drivers.opencode_server.wire import SILENT_SECONDS, NoAnswer, Wire
+from agent_runs.pod.sidecar.drivers.opencode_server.wire import ANSWER_SECONDS, NoAnswer, Wire
 from agent_runs.pod.sidecar.drivers.record import MAX_ERRORS, Record, error_key
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
@@ -182,7 +182,7 @@ class _Drive:
         return self._journal.has_prompt
 
     def _send(self) -> End | None:
-        """Send the prompt; an end if it was refused. Whether one without an answer has arrived, the session shows."""
+        """Send the prompt; an end if it was refused. Without an answer, the session shows whether it arrived."""
         content = self._content()
         self._note(sent=True)
         try:
@@ -265,7 +265,7 @@ class _Drive:
             try:
                 self._stream = Stream(self._server.wire)
             except NoAnswer as error:
-                if time.monotonic() - began > (LOST_SECONDS if error.refused else SILENT_SECONDS):
+                if time.monotonic() - began > (LOST_SECONDS if error.refused else ANSWER_SECONDS):
                     raise
                 self._waiter.ready(None, 0, RETRY_SECONDS)
             else:
@@ -407,7 +407,7 @@ class _Drive:
                     for asked in self._server.asked(kind):
                         self._reject(kind, asked)
         except NoAnswer:
-            if now - self._worked_at > SILENT_SECONDS:
+            if now - self._worked_at > ANSWER_SECONDS:
                 raise
             self._disconnect()
             self._waiter.ready(None, 0, RETRY_SECONDS)

@@ -24,9 +24,9 @@ MAX_EVENT = 4 * 1024 * 1024
 """Of one event, in characters or bytes: the longest line of OpenCode that was seen has 3 MB. Results of tools may have
 pictures in them."""
 MAX_BEGINNING = 1000
-SILENT_SECONDS, CONNECT_SECONDS = 90.0, 5.0
-"""For which a server does not answer, or does not accept, before it is lost. One that loads its plugins on a busy
-machine takes its time."""
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 90.0
+"""For which a server may be silent before it is lost: on a busy machine it takes its time to load its plugins."""
 
 
 class NoAnswer(Exception):
@@ -38,7 +38,11 @@ class NoAnswer(Exception):
 
 
 class Exchange:
-    """One request and its answer. Each part of both may take so many seconds."""
+    """One request and its answer.
+
+    Args:
+        seconds: for which sending, the beginning of the answer and its body may take, each.
+    """
 
     def __init__(self, port: int, authorization: str, waiter: Waiter, seconds: float) -> None:
         self._http = h11.Connection(h11.CLIENT)
@@ -137,10 +141,10 @@ class Wire:
     """The server.
 
     Args:
-        seconds: for which each part of a request and its answer may take.
+        seconds: as in `Exchange`.
     """
 
-    def __init__(self, port: int, password: str, waiter: Waiter, seconds: float = SILENT_SECONDS) -> None:
+    def __init__(self, port: int, password: str, waiter: Waiter, seconds: float = ANSWER_SECONDS) -> None:
         self.waiter = waiter
         self.seconds = seconds
         self._port = port
