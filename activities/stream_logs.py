@@ -13,6 +13,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
 
+from agent_runs.background import in_background
 from agent_runs.contracts.errors import AgentNotStarted, ClusterForbidden, PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import (
@@ -417,14 +418,11 @@ async def heartbeats(checkpoint: Checkpoint, follower: Follower, throttle: Heart
             await asyncio.sleep(throttle.interval.total_seconds())
 
     throttle.streams += 1
-    task = asyncio.create_task(send())
     try:
-        yield
+        async with in_background(send()):
+            yield
     finally:
         throttle.streams -= 1
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def cause_of_silence(doing: AgentState, *, chatters: bool) -> tuple[SilenceCause, str]:

@@ -7,7 +7,7 @@ newest lines have changed.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from agent_runs.background import in_background
 from agent_runs.contracts.errors import RunError, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Report, Usage
@@ -70,13 +71,8 @@ class UsageRecorder:
                     except RunError:  # the next line meets the same error, and there it counts
                         self._recorded = 0
 
-        task = asyncio.create_task(record())
-        try:
+        async with in_background(record()):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
 
 async def record_report(store: TranscriptStore, key: AttemptKey, model: str, report: Report) -> None:

@@ -1,12 +1,13 @@
 """Heartbeats of activities that send none themselves: with the answer to one comes a cancel, so it is felt at once."""
 
 import asyncio
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import activity
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+from agent_runs.background import in_background
 
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=2)
 
@@ -30,13 +31,8 @@ class _Sender(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         if activity.info().activity_type not in self._activity_types:
             return await self.next.execute_activity(input)
-        sending = asyncio.create_task(_send())
-        try:
+        async with in_background(_send()):
             return await self.next.execute_activity(input)
-        finally:
-            sending.cancel()
-            with suppress(asyncio.CancelledError):
-                await sending
 
 
 async def _send() -> None:

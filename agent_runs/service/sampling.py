@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from temporalio.api.workflowservice.v1 import CountWorkflowExecutionsRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from agent_runs.background import in_background
 from agent_runs.contracts.identity import WORKFLOW_TYPE
 from agent_runs.metrics.definitions import CHECK_OK, OPEN_RUNS
 from agent_runs.metrics.recorder import Recorder
@@ -40,13 +41,8 @@ async def sampling(
     client: Client, health: Health, metrics: Recorder, interval: timedelta = INTERVAL
 ) -> AsyncIterator[None]:
     """Sample until the end of the context."""
-    task = asyncio.create_task(_sample_all(client, health, metrics, interval), name="sample metrics")
-    try:
+    async with in_background(_sample_all(client, health, metrics, interval), "sample metrics"):
         yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def _sample_all(client: Client, health: Health, metrics: Recorder, interval: timedelta) -> None:

@@ -6,13 +6,14 @@ written by an agent that has been silent for long, so it is purged only when no 
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import structlog
 
+from agent_runs.background import in_background
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.transcript.store import Expiry, PurgedPage
 from agent_runs.transcript.tokens import LINK_LIFETIME
@@ -72,13 +73,8 @@ async def purging(
     if retention is None:
         yield
         return
-    task = asyncio.create_task(_purge_periodically(store, retention, interval), name="purge transcripts")
-    try:
+    async with in_background(_purge_periodically(store, retention, interval), "purge transcripts"):
         yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def _purge_periodically(store: Purgeable, retention: timedelta, interval: timedelta) -> None:
