@@ -97,7 +97,7 @@ def activities(
         agent_images=images,
     )
     preparations = HistoryPreparations(client, opener)
-    overrides = PodOverrides(settings.image, settings.namespace, settings.data_claim, images)
+    overrides = PodOverrides(settings.image, settings.data_claim, images)
     with startup.blame("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a readable JSON file, or unset it", InvalidRequest):
         provider_settings(settings.opencode_config)
     redactions = Redactions(

@@ -8,7 +8,7 @@ from typing import Any, Final
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.pod import HOME_DIRECTORY
-from agent_runs.contracts.request import DNS_LABEL, OPENCODE
+from agent_runs.contracts.request import OPENCODE
 from agent_runs.job.data_volume import DataRules
 
 PYTHON_IMAGE: Final = "python:3.13-alpine@sha256:2d9aefe2fef018a7eb2c13064c89c71929800fd2e5dccdbf52ea5da5bb8d929a"
@@ -112,10 +112,3 @@ def working_directory(input: CreateJob) -> str:
 def literal(text: str) -> str:
     """Escape `text` so that Kubernetes passes it on unchanged: it reads `$(NAME)` as a variable and `$$` as `$`."""
     return text.replace("$", "$$")
-
-
-def namespace_of(input: CreateJob) -> str:
-    namespace = input.config.namespace or input.profile.namespace
-    if not DNS_LABEL.fullmatch(namespace):
-        raise InvalidRequest("namespace: must be lowercase letters, digits and '-', 63 at most")
-    return namespace

@@ -24,7 +24,6 @@ from agent_runs.job.agent_pod import (
     Driven,
     PodSettings,
     is_opencode,
-    namespace_of,
     working_directory,
 )
 from agent_runs.job.containers import agent_container, fixed_environment, init_container, sidecar_container
@@ -101,7 +100,7 @@ def plan_job(
         JobCreateFailed: the content does not fit into a Secret.
     """
     settings = settings or PodSettings()
-    namespace = namespace_of(input)
+    namespace = input.prompt.namespace
     labels, warnings = _labels(input)
     variables = {name: value for name, value in environment.items() if name not in fixed_environment(input)}
     files = {**{name: text.encode() for name, text in scripts.items()}, SIDECAR_KEY: sidecar_archive()}
@@ -158,7 +157,7 @@ def _same_pod(pod: AgentPod, opencode_config: str | None, files: Mapping[str, by
     extra, _ = extra_labels(input.config)
     parts = {
         "pod": _pod_spec(anonymous),
-        "metadata": [namespace_of(input), extra, extra_annotations(input.config), input.config.pod_template],
+        "metadata": [input.prompt.namespace, extra, extra_annotations(input.config), input.config.pod_template],
         "environment": own,
         "opencode": opencode_config,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},

@@ -82,7 +82,6 @@ class PodOverrides:
     """
 
     image: str | None = None
-    namespace: str | None = None
     data_claim: str | None = None
     agent_images: Mapping[str, str] = field(default_factory=dict)
 
@@ -161,7 +160,7 @@ def agent_profile(
 
     Args:
         pod: what it inherits from, as raw JSON: the worker's own pod, None outside of one, or a `deployment_pod`.
-        home: the namespace of Jobs that nothing else names.
+        home: the namespace of Jobs whose agents name none.
         worker: the worker's own pod, if `pod` is another one: what its settings point to is not inherited either.
 
     Raises:
@@ -171,19 +170,14 @@ def agent_profile(
     """
     image = overrides.image_for(config)
     if pod:
-        own_home = home if is_deployment(pod) else None
-        profile = pod_profile(pod, inheritance, namespace=own_home, worker=worker)
+        profile = pod_profile(pod, inheritance, worker=worker)
     elif image:
-        profile = PodProfile(namespace=overrides.namespace or home, image=image)
+        profile = PodProfile(namespace=home, image=image)
     else:
         raise PodIntrospectionFailed(
             "the worker runs outside a pod and no image is set: set AGENT_RUNS_IMAGE or the agent's `image`"
         )
-    chosen = {
-        "namespace": config.namespace or overrides.namespace,
-        "image": image,
-        "data_claim": overrides.data_claim,
-    }
+    chosen = {"namespace": config.namespace or home, "image": image, "data_claim": overrides.data_claim}
     return profile.model_copy(update={name: value for name, value in chosen.items() if value})
 
 
@@ -191,15 +185,11 @@ def pod_profile(
     pod: Mapping[str, Any],
     inheritance: Inheritance = Inheritance(),
     *,
-    namespace: str | None = None,
-    image: str | None = None,
     worker: Mapping[str, Any] | None = None,
 ) -> PodProfile:
     """Return what an agent pod inherits from `pod`, the worker's own as raw JSON or a `deployment_pod`.
 
     Args:
-        namespace: of Jobs, if not the pod's own.
-        image: the settings' image; it replaces the pod's own.
         worker: the worker's own pod, if `pod` is another one.
 
     Raises:
@@ -207,7 +197,7 @@ def pod_profile(
     """
     name = _text(_part(pod, "metadata"), "name") or "unknown"
     container = own_container(pod)
-    image = image or _text(container, "image")
+    image = _text(container, "image")
     if not image:
         raise PodIntrospectionFailed(f"pod {name} has no container image")
     spec = _part(pod, "spec")
@@ -216,7 +206,7 @@ def pod_profile(
     if worker:
         own |= _OwnSettings.of(worker, inheritance)
     return PodProfile(
-        namespace=namespace or home,
+        namespace=home,
         image=image,
         image_pull_secrets=tuple(secret for each in _list(spec, "imagePullSecrets") if (secret := _text(each, "name"))),
         dns_config=dict(_part(spec, "dnsConfig")) or None,

@@ -10,7 +10,7 @@ from agent_runs.contracts.identity import distinct, identity_label
 from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
 from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY, OUTPUT_DIRECTORY, PROMPT_DIRECTORY, RUN_DIRECTORY
 from agent_runs.contracts.pod_options import VOLUME_KINDS
-from agent_runs.job.agent_pod import AgentPod, PodSettings, is_opencode, namespace_of, working_directory
+from agent_runs.job.agent_pod import AgentPod, PodSettings, is_opencode, working_directory
 from agent_runs.job.data_volume import DataRules, Folder, Owner, RunFolders, database_path
 from agent_runs.job.placement import DATABASE_CLAIMS, is_subdomain
 from agent_runs.job.secrets import (
@@ -213,7 +213,7 @@ def database_claim(input: CreateJob) -> dict[str, Any] | None:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": claim_name(run.agent_id), "namespace": namespace_of(input), "labels": labels},
+        "metadata": {"name": claim_name(run.agent_id), "namespace": input.prompt.namespace, "labels": labels},
         "spec": spec,
     }
 

@@ -130,6 +130,13 @@ def test_whatever_passes_the_contracts_is_valid_or_refused_with_its_name(
         assert list(objections(plan)) == []
 
 
+def test_everything_of_an_attempt_is_in_the_namespace_of_its_prompt() -> None:
+    elsewhere = PodProfile(namespace="worker", image="i")
+    plan = job_plan(create_job_input(profile=elsewhere, config={"agentDbMode": "dedicated_pvc"}))
+    assert plan.database is not None
+    assert {each["metadata"]["namespace"] for each in (plan.job, plan.run_secret, plan.database)} == {"agents"}
+
+
 def plan_or_refusal(attempt: Callable[[], JobPlan]) -> JobPlan | str:
     """The plan, or the field that the refusal names."""
     try:

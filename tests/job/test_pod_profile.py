@@ -6,7 +6,8 @@ import pytest
 
 from agent_runs.contracts.errors import PodIntrospectionFailed
 from agent_runs.contracts.messages import EnvReference, SecretMount
-from agent_runs.job.pod_profile import Inheritance, inherited_literals, pod_profile
+from agent_runs.contracts.request import RunConfig
+from agent_runs.job.pod_profile import Inheritance, PodOverrides, agent_profile, inherited_literals, pod_profile
 
 SECRET_REF = {"secretKeyRef": {"name": "db", "key": "user"}}
 EVERYTHING = Inheritance(variables=("*",), env_from=("*",), mounts=("*",))
@@ -81,8 +82,12 @@ def test_the_container_called_worker_is_asked_and_never_one_beside_it() -> None:
     pod = worker(containers=[paperclip, {"name": "worker", "image": "b"}])
     assert pod_profile(pod, EVERYTHING).image == "b"
     assert pod_profile(pod, EVERYTHING).env_references == ()
-    assert pod_profile(pod, image="settings:1", namespace="agents").image == "settings:1"
-    assert pod_profile(pod, namespace="agents").namespace == "agents"
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "agents"), ("other", "other")])
+def test_agents_of_a_worker_in_another_namespace_are_where_the_settings_say(chosen: str | None, expected: str) -> None:
+    config = RunConfig(model="fake/model", namespace=chosen)
+    assert agent_profile(worker(), config, PodOverrides(), EVERYTHING, home="agents").namespace == expected
 
 
 @pytest.mark.parametrize(

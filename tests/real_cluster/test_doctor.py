@@ -260,7 +260,7 @@ async def test_a_missing_storage_class_is_named_where_the_worker_may_read_them(w
     finally:
         await api_request(workers.admin, "DELETE", f"{path}/{name}")
     async with workers.worker(AGENTS_RULES) as worker:
-        objects = Objects(worker, AgentPodSettings(sidecar_image="python:3"), PodOverrides("busybox:1.36", None, None))
+        objects = Objects(worker, AgentPodSettings(sidecar_image="python:3"), PodOverrides("busybox:1.36"))
         found = await objects.findings(checked(workers.namespace, **own))
     assert ("storage_class_unchecked", "info") in [(each.code, each.level) for each in found]
 
