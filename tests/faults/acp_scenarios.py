@@ -32,6 +32,7 @@ from tests.faults.scenarios import (
     stopped,
 )
 from tests.runs.real_agents import events
+from tests.support.ends import assert_verified
 
 STOPPED_SECONDS: Final = 5
 KILLED_WHEN: Final = "worker SIGKILLed when `{}` {}"
@@ -101,8 +102,7 @@ async def timed_out(seconds: int, env: Environment) -> Outcome:
 async def cancel_in_a_tool(env: Environment) -> Outcome:
     """What the tool has done until then is whole."""
     outcome = await cancel_running(env)
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
     return outcome
 
 

@@ -23,6 +23,7 @@ from agent_runs.kube.ownership import agent_selector
 from tests.real_cluster.objects import api_request
 from tests.real_cluster.pod_observer import CONTAINER, PodObserver, observe_pods
 from tests.real_cluster.stack import RealSystem
+from tests.support.ends import assert_verified
 
 SMALL_RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
 """So that many agents fit on one node of two processors."""
@@ -193,8 +194,7 @@ class ObservedRun:
             assert report.receipt.lines == len(await self.lines(report.attempt))
         if failures[-1] is None:
             assert outcome.exit_code == 0
-            assert outcome.receipt is not None
-            assert outcome.receipt.state == "verified"
+            assert_verified(outcome)
             assert len(await self.finished_steps(len(failures))) == self.steps
         await self.assert_nothing_left()
 

@@ -11,6 +11,7 @@ from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from tests.real_cluster.stack import RealSystem, open_real_system
 from tests.runs.concurrent_attach import attach_all
+from tests.support.ends import assert_verified
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]
 SLOW = "slow-steps:30:1"
@@ -55,6 +56,5 @@ async def test_a_cancelled_agent_stops_and_keeps_its_session(tmp_path: Path) -> 
     assert not answer.stop.killed
     assert answer.session_id
     assert outcome.error_code == "cancelled"
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
     assert job is None

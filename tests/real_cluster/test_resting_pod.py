@@ -15,6 +15,7 @@ from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.kube.ownership import RESTS_SINCE
 from tests.real_cluster.stack import RealSystem, open_real_system
+from tests.support.ends import assert_verified
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -34,8 +35,7 @@ async def test_the_next_run_of_an_agent_gets_the_pod_that_rests(tmp_path: Path) 
             wake = system.wake("script", agent, script, transport="serve", keepWarmSec=60, paperclipApiUrl=address)
             ended = await outcome(system, wake)
             assert (ended.failure, ended.summary) == (None, "Done.")
-            assert ended.receipt is not None
-            assert ended.receipt.state == "verified"
+            assert_verified(ended)
             events = [json.loads(line) for line in await system.stdout(AttemptKey(run=wake.start.key))]
             (command,) = [event for event in events if event["type"] == "tool_use"]
             assert command["part"]["state"]["output"].strip() == wake.start.run_id

@@ -8,22 +8,19 @@ from temporalio.client import Client
 
 from agent_runs.agents.profile import load
 from agent_runs.client.outcome import outcome_at_close
-from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
 from agent_runs.contracts.start import HostTexts
 from agent_runs.transcript.entries import entry
 from dev_stack.demo import later_context
 from tests.conftest import UNKNOWN_SESSION
+from tests.pod.driving import bash
 from tests.pod.paperclip import serving
 from tests.runs.real_agents import COUNTED, KEY, SPENT, AgentSystem, events, key_of, real_agents, spent
 from tests.runs.real_opencode import playing
 from tests.security.canaries import Record
+from tests.support.ends import assert_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
-
-
-def bash(command: str) -> dict[str, Any]:
-    return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
 
 
 READS_A_SKILL: dict[str, Callable[[str, str], dict[str, Any]]] = {
@@ -66,13 +63,6 @@ PLANS: dict[str, dict[str, Any]] = {
 async def agents(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSystem]:
     async with real_agents(temporal, tmp_path_factory.mktemp("agents")) as opened:
         yield opened
-
-
-def assert_whole(outcome: Outcome, summary: str) -> None:
-    assert outcome.failure is None, outcome.failure
-    assert outcome.summary == summary
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
 
 
 async def test_a_run_with_a_tool_is_whole_and_says_what_it_used(agents: AgentSystem, name: str) -> None:

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
 from dev_stack.demo import later_context
 from dev_stack.opencode_binary import ensure_opencode
 from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
+from tests.pod.driving import bash
 from tests.runs.real_opencode import agent_of, playing
 from tests.runs.system import System, open_system
 from tests.support.claims import data_claim
+from tests.support.ends import assert_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
 
@@ -76,17 +77,6 @@ async def sixth(system: System, *steps: dict[str, Any], agent: str = "sixth", **
     raw = agent_of(system, binary, "script", agent=agent, **config)
     raw["config"]["env"] |= {"SIXTH_TICKET": TICKET}
     return playing(raw, *steps)
-
-
-def bash(command: str) -> dict[str, Any]:
-    return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
-
-
-def assert_whole(outcome: Outcome, summary: str) -> None:
-    assert outcome.failure is None, outcome.failure
-    assert outcome.summary == summary
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
 
 
 async def test_a_run_is_whole_its_session_goes_on_and_its_key_is_hidden(system: System, model: ScriptedModel) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from agent_runs.client.outcome import outcome_at_close
 from tests.runs.system import System
+from tests.support.ends import assert_verified
 
 FINISH = (
     '{"type":"step_finish","timestamp":1,"sessionID":"ses_1","part":{"id":"prt_9","messageID":"msg_1","type":"step-finish",'
@@ -34,8 +35,7 @@ async def test_a_strange_line_is_stored_and_does_no_harm(system: System, noise: 
     assert (await system.stdout(raw))[0] == expected
     assert outcome.failure is None, outcome.failure
     assert outcome.summary == "still here"
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
 
 
 async def test_half_a_last_line_is_stored_and_named(system: System) -> None:
@@ -53,8 +53,7 @@ async def test_lines_that_look_like_frames_or_events_of_others_are_only_output(s
     outcome = await system.outcome(raw)
     assert (await system.stdout(raw))[0] == forged.encode()
     assert outcome.failure is None, outcome.failure
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from activities import await_schedule
 from agent_runs.client.outcome import outcome_at_close
 from tests.runs.system import open_system
 from tests.runs.test_hostile_output import ANSWER
+from tests.support.ends import assert_verified
 
 REQUESTS_PER_RUN = 12
 """Three of them look for leftovers of earlier runs of the agent; one reads a status that comes before the output."""
@@ -62,8 +63,7 @@ async def test_a_run_needs_few_requests(temporal: Client, tmp_path: Path) -> Non
     async with open_system(temporal, tmp_path) as system, system.worker():
         outcome = await system.outcome(system.agent(SCRIPT))
         requests = list(system.embedded.requests)
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
     assert_few(requests, 1)
 
 

@@ -15,6 +15,7 @@ from agent_runs.job.reference import job_ref
 from agent_runs.transcript.store import PAGE_BYTES
 from dev_stack.cluster.kinds import SECRETS
 from tests.runs.system import System, attempt_key, open_system, replay_script
+from tests.support.ends import assert_verified
 
 LINES = 60
 MEBI = 1024 * 1024
@@ -25,8 +26,7 @@ NEVER = Path("/nonexistent/continue")
 
 def assert_whole(lines: list[bytes], outcome: Outcome) -> None:
     assert lines == [b"line %d" % number for number in range(LINES)]
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
 
 
 def pausing_agent(files: list[Path]) -> str:
@@ -149,8 +149,7 @@ async def test_a_clean_up_for_which_the_workers_identity_is_refused_is_tried_aga
         assert await system.kubernetes.read_job("default", attempt_key(raw).job_name) is None
         left = [body["metadata"]["name"] for body in system.embedded.store.every(SECRETS, "default")]
     assert (outcome.error_code, refused.hits, left) == (None, 2, [])
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
 
 
 async def test_a_run_over_its_time_ends_as_a_timeout(temporal: Client, tmp_path: Path) -> None:

@@ -20,11 +20,13 @@ from agent_runs.kube.ownership import RESTS_SINCE
 from agent_runs.pod.sidecar.drivers.acp import DEAD_SECONDS
 from dev_stack.agent_programs import PROGRAMS
 from dev_stack.demo import later_context
+from tests.pod.driving import bash
 from tests.pod.paperclip import FakePaperclip, serving
 from tests.runs.claiming import one_claim_wins
 from tests.runs.real_agents import AgentSystem, command_line, events, key_of, processes_of, programs, real_agents
 from tests.runs.real_opencode import playing
 from tests.runs.test_api_proxy import ASK, PYTHON
+from tests.support.ends import assert_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents, pytest.mark.timeout(900)]
 
@@ -60,16 +62,6 @@ def name(request: pytest.FixtureRequest) -> str:
 def paperclip() -> Iterator[FakePaperclip]:
     with serving() as served:
         yield served
-
-
-def bash(command: str) -> dict[str, Any]:
-    return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
-
-
-def assert_whole(outcome: Outcome, summary: str) -> None:
-    assert (outcome.failure, outcome.summary) == (None, summary)
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
 
 
 def later(raw: dict[str, Any], outcome: Outcome, *steps: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
 from tests.runs.system import open_system
+from tests.support.ends import assert_verified
 
 CANARY = 'canary-8c1f2e "quoted" \\ back'
 IN_JSON = CANARY.replace("\\", "\\\\").replace('"', '\\"')
@@ -37,8 +38,7 @@ async def test_a_secret_that_the_agent_prints_is_nowhere_and_the_receipt_counts_
         lines = await system.lines(raw)
         events = (await ticket.handle(temporal).fetch_history()).events
     assert outcome.failure is None, outcome.failure
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
     assert outcome.summary == "I was given [[secret:SECRET_OF_A_USER]] and keep it"
     stored = b"\n".join(line.data for line in lines)
     assert stored.count(b"[[secret:SECRET_OF_A_USER") == 3

@@ -22,20 +22,17 @@ from agent_runs.kube.objects import Job, Pod
 from agent_runs.kube.ownership import RESTS_SINCE
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER
 from dev_stack.demo import later_context
+from tests.pod.driving import bash
 from tests.pod.paperclip import serving
 from tests.runs.claiming import one_claim_wins
 from tests.runs.real_opencode import opencode_agent, playing, real_system
 from tests.runs.system import OTHER_PROCESS_POLL, System, attempt_key
 from tests.runs.test_api_proxy import ASK, PYTHON, until_token_rotated
+from tests.support.ends import assert_verified, assert_whole
 
 pytestmark = pytest.mark.slow
 COMMON = ("step_start", "tool_use", "text", "step_finish", "error")
 """Types of events that `opencode run` writes, too."""
-
-
-def bash(command: str) -> dict[str, Any]:
-    """A step of the model that calls a tool."""
-    return {"tools": [{"name": "bash", "args": {"command": command, "description": "a command"}}]}
 
 
 SAYS_ITS_RUN = (bash("echo $PAPERCLIP_RUN_ID"), {"text": "Two."})
@@ -78,12 +75,6 @@ async def rested(system: System, **config: Any) -> tuple[dict[str, Any], Outcome
     (job,) = await jobs(system, raw)
     assert RESTS_SINCE in job.metadata.annotations
     return raw, outcome, job
-
-
-def assert_whole(outcome: Outcome, summary: str) -> None:
-    assert (outcome.failure, outcome.summary) == (None, summary)
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -218,8 +209,7 @@ async def test_a_cancel_ends_the_turn_its_tool_and_the_pod(system: System, claim
     await cancel(ticket.handle(system.temporal), "changed my mind")
     ended = await outcome_at_close(ticket.handle(system.temporal))
     assert (ended.error_code, ended.stop and ended.stop.agent_stopped) == ("cancelled", True)
-    assert ended.receipt is not None
-    assert ended.receipt.state == "verified"
+    assert_verified(ended)
     assert [event["part"]["state"]["status"] for event in await events(system, raw) if event["type"] == "tool_use"]
     assert (await jobs(system, raw), await pods(system, raw)) == ([], [])
     assert processes(b"sleep\x00600", variable=raw["runId"].encode()) == []

@@ -11,6 +11,7 @@ from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.reference import job_ref
 from tests.runs.system import System, attempt_key
+from tests.support.ends import assert_verified
 from tests.transcript.event_lines import step_finish, step_start, text
 
 EXITS_ON_SIGTERM = "cat > /dev/null; trap 'echo goodbye; exit 143' TERM; echo hello; while :; do sleep 0.1; done"
@@ -49,8 +50,7 @@ async def test_an_agent_out_of_time_gets_sigterm_and_its_last_output_is_kept(sys
     outcome = await system.outcome(raw)
     assert_stopped(outcome, "timeout", killed=False)
     assert await system.stdout(raw) == [b"hello", b"goodbye"]
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
     await assert_nothing_left(system, raw)
 
 
@@ -110,8 +110,7 @@ async def test_opencode_that_does_not_exit_after_its_last_step_has_succeeded(sys
     outcome = await system.outcome(raw)
     assert (outcome.failure, outcome.summary) == (None, "The work is finished.")
     assert "OpenCode did not exit after its last step, and was stopped" in outcome.warnings
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
     await assert_nothing_left(system, raw)
 
 

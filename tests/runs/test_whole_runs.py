@@ -9,6 +9,7 @@ from activities.finish import FinishActivity
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import EndUnreportedJob
 from tests.runs.system import System, attempt_key, replay_script
+from tests.support.ends import assert_verified
 
 
 async def test_a_run_ends_with_session_usage_cost_and_summary(system: System) -> None:
@@ -21,8 +22,7 @@ async def test_a_run_ends_with_session_usage_cost_and_summary(system: System) ->
     assert outcome.usage.input_tokens > 0
     assert outcome.cost_usd is not None
     assert outcome.summary == "The command printed its greeting."
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
 
 
 async def test_every_line_is_stored_once_and_in_order(system: System) -> None:

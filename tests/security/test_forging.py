@@ -12,6 +12,7 @@ from agent_runs.contracts.pod import AGENT_CONTAINER
 from dev_stack.cluster.kinds import PODS
 from tests.runs.system import System, open_system
 from tests.runs.test_hostile_output import ANSWER
+from tests.support.ends import assert_verified
 
 RUNNER = "cat > /dev/null\nrunner=$(cut -d' ' -f4 /proc/$PPID/stat)"
 """The agent's parent is the runner's watcher."""
@@ -62,8 +63,7 @@ async def test_the_last_lines_of_an_agent_that_is_killed_are_there(working: Syst
     assert outcome.error_code == "opencode_crashed"
     lines = await working.lines(raw)
     assert sorted((line.data, line.terminated) for line in lines) == [(b"one", True), (b"three", False), (b"two", True)]
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
 
 
 async def killed(system: System, raw: dict[str, Any], lines: int) -> Outcome:
@@ -96,5 +96,4 @@ async def test_another_file_in_the_place_of_the_output_is_not_read(working: Syst
     outcome = await working.outcome(raw)
     assert outcome.exit_code == 9
     assert await working.stdout(raw) == [b"true"]
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)

@@ -17,6 +17,7 @@ from agent_runs.transcript.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.runs.system import System, attempt_key
+from tests.support.ends import assert_verified
 
 MIB = 1024 * 1024
 SHORT = "s3cret-8"
@@ -215,8 +216,7 @@ async def test_secrets_from_every_source_in_every_spelling_are_nowhere(
     }
     assert shown == set()
     assert b"ANTHROPIC_API_KEY=[[secret:ANTHROPIC_API_KEY]]" in stored
-    assert outcome.receipt is not None
-    assert outcome.receipt.state == "verified"
+    assert_verified(outcome)
 
 
 async def test_a_secret_that_only_reading_json_reveals_is_in_no_history(system: System) -> None:

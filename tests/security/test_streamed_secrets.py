@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.stream_logs import StreamState
+from agent_runs.logs.stored_output import StoredOutput
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.paperclip.secret_values import MIN_LENGTH
 from agent_runs.pod.sidecar.drivers.acp import mapping as acp
@@ -177,7 +177,7 @@ def test_a_text_of_more_than_one_part_shows_no_half_of_a_secret_and_loses_nothin
 
 
 def test_a_line_whose_end_is_missing_shows_no_half_of_a_secret() -> None:
-    state = StreamState(REDACTION)
+    state = StoredOutput(REDACTION)
     for at in range(len(SECRET) + 1):
         for terminated, whole in ((False, True), (True, False), (False, False)):
             data = f"it is {SECRET[:at]}".encode()
