@@ -6,7 +6,7 @@ for skills, then lists them: lines `NAME<TAB>PATH`. Source: agentclientprotocol.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import CreateJob, PromptBundle
 from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.contracts.request import RunConfig
+from agent_runs.job.containers import known_environment
 from agent_runs.job.secrets import AGENT_FILES_KEY, AGENT_SKILLS_KEY
 from agent_runs.paperclip.proxy_env import API_URL
 
@@ -52,6 +53,7 @@ def acp_start(
     title: str,
     variables: Mapping[str, str],
     mcp_servers: Mapping[str, Any],
+    path_variables: Sequence[str],
 ) -> AcpStart:
     """How this agent is started for one attempt.
 
@@ -59,6 +61,7 @@ def acp_start(
         title: of the session, for an agent that takes one.
         variables: its environment without what the profile sets.
         mcp_servers: by name, in OpenCode's spelling or Claude's.
+        path_variables: those that hold a path, before which the runner puts the address of the pod's API proxy.
     """
     config, session = input.config, input.session
     values = profile.values(
@@ -70,7 +73,9 @@ def acp_start(
     own = {name: value for name, text in profile.environment.items() if (value := rendered(text, values)) is not None}
     if profile.prepare:
         own[PREPARE] = profile.prepare
-    servers, dropped = acp_servers(mcp_servers, profile, variables)
+    process = known_environment(input, {**variables, **own})
+    process |= {name: f"{{env:{API_URL}}}{process[name]}" for name in path_variables}
+    servers, dropped = acp_servers(mcp_servers, profile, process)
     turn = {
         "driver": "acp",
         "session": session.session_id if session and profile.loads_sessions else None,
@@ -141,8 +146,8 @@ def acp_servers(
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """MCP servers in the protocol's spelling, and warnings about those that the agent does not take.
 
-    `{env:NAME}` is replaced by the variable. Only the address of the pod's API proxy is not known here: the driver
-    replaces `{env:PAPERCLIP_API_URL}`.
+    `{env:NAME}` is replaced by the variable of the agent's process. Only the address of the pod's API proxy is not
+    known here: the driver replaces `{env:PAPERCLIP_API_URL}`.
     """
     known, _ = translate_mcp_servers(servers)
     found = {

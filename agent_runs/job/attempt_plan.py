@@ -145,7 +145,14 @@ def _acp_plan(
 ) -> JobPlan:
     """The plan for an agent that speaks ACP."""
     profile = profile_of(input.config, settings.agents)
-    start = acp_start(input, profile, title=title, variables=variables, mcp_servers=servers)
+    start = acp_start(
+        input,
+        profile,
+        title=title,
+        variables=variables,
+        mcp_servers=servers,
+        path_variables=proxy.path_variables if proxy else (),
+    )
     plan = plan_job(
         input,
         argv=start.argv,

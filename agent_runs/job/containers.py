@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from agent_runs.contracts.errors import InvalidRequest
@@ -197,6 +197,17 @@ def fixed_environment(input: CreateJob) -> dict[str, str]:
     }
 
 
+def known_environment(input: CreateJob, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the agent's process, but for inherited references: only the kubelet reads their values.
+
+    Args:
+        own: what the agent gets.
+    """
+    inherited = {each.name for each in input.profile.env_references}
+    default = {} if "NODE_ENV" in inherited else {"NODE_ENV": "development"}
+    return {**default, **own, **fixed_environment(input)}
+
+
 def _environment(pod: AgentPod) -> list[dict[str, Any]]:
     """The agent's variables by reference, then ours, then inherited references whose names are still free."""
     input = pod.input
@@ -204,11 +215,8 @@ def _environment(pod: AgentPod) -> list[dict[str, Any]]:
         name: {"name": name, "valueFrom": {"secretKeyRef": {"name": pod.secret, "key": variable_key(name)}}}
         for name in pod.environment
     }
-    fixed = fixed_environment(input)
-    inherited = {each.name: each for each in input.profile.env_references}
-    if "NODE_ENV" not in variables and "NODE_ENV" not in inherited:
-        fixed = {"NODE_ENV": "development", **fixed}
-    variables |= {name: {"name": name, "value": literal(value)} for name, value in fixed.items()}
-    for name, each in inherited.items():
-        variables.setdefault(name, {"name": name, "valueFrom": dict(each.value_from)})
+    for name, value in known_environment(input, pod.environment).items():
+        variables.setdefault(name, {"name": name, "value": literal(value)})
+    for each in input.profile.env_references:
+        variables.setdefault(each.name, {"name": each.name, "valueFrom": dict(each.value_from)})
     return list(variables.values())

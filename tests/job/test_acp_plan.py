@@ -239,6 +239,21 @@ def test_mcp_servers_have_the_protocols_spelling() -> None:
     )
 
 
+def test_what_an_mcp_server_refers_to_is_the_environment_of_the_agents_process() -> None:
+    tools = "PAPERCLIP_RUNTIME_TOOLS_MCP_URL"
+    names = ("TMPDIR", "PWD", "NODE_ENV", "XDG_CACHE_HOME", "MINE", "ANTHROPIC_MODEL", tools)
+    servers = {"local": {"command": "tool", "env": {name: f"{{env:{name}}}" for name in names}}}
+    plan = planned("claude", {"MINE": "mine", tools: "http://paperclip:3100/tools"}, mcpServers=servers)
+    (server,) = turn(plan)["profile"]["mcp_servers"]
+    found = {each["name"]: each["value"] for each in server["env"]}
+    container = environment(plan)
+    fixed = {name: container[name] for name in ("TMPDIR", "PWD", "NODE_ENV", "XDG_CACHE_HOME")}
+    own = {name: content(plan, f"env.{name}") for name in ("MINE", "ANTHROPIC_MODEL")}
+    address = {tools: f"{{env:PAPERCLIP_API_URL}}{content(plan, f'env.{tools}')}"}
+    assert found == fixed | own | address
+    assert found["TMPDIR"] != "/tmp"
+
+
 def test_a_missing_key_and_an_unreadable_address_are_warnings() -> None:
     assert "Codex gets no OPENAI_API_KEY" in str(planned("codex").warnings)
     assert "gets no" not in str(planned("codex", {"OPENAI_API_KEY": "k"}).warnings)
