@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
+from agent_runs.background import in_background
 from agent_runs.cli.display import Display
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.refusals import Refused
@@ -119,24 +120,29 @@ class RunFollower:
 
         Raises:
             Refused: the run closed without an outcome: it was terminated, or its workflow failed.
+            RPCError: Temporal does not know the run, or refuses it.
         """
-        phases = asyncio.create_task(self._show_phases())
-        obstacles = asyncio.create_task(self._show_obstacles())
-        try:
-            await self._show_output(phases.done)
-            await phases
-        finally:
-            await _ended_tasks(phases, obstacles)
+        await self._show_until(self._show_phases())
         return await result(self.handle, self.key.run_id, collect=self.collect)
 
     async def follow_output(self) -> None:
-        """Show the output until the run ends."""
-        ended = asyncio.create_task(self._ended())
-        obstacles = asyncio.create_task(self._show_obstacles())
+        """Show the output until the run ends.
+
+        Raises:
+            RPCError: as `follow_to_end`.
+        """
+        await self._show_until(self._ended())
+
+    async def _show_until(self, end: Coroutine[Any, Any, None]) -> None:
+        """Show output and obstacles until `end` returns, which is when the run has ended."""
+        ended = asyncio.create_task(end)
         try:
-            await self._show_output(ended.done)
+            async with in_background(self._show_obstacles()):
+                await self._show_output(ended.done)
+                await ended
         finally:
-            await _ended_tasks(ended, obstacles)
+            ended.cancel()
+            await asyncio.wait([ended])
 
     async def _show_phases(self) -> None:
         timeline = Timeline()
@@ -182,12 +188,6 @@ class RunFollower:
         async with aclosing(RunOutput(self.store, self.key, ended).lines(self.after)) as output:
             async for attempt, line in output:
                 self.display.line(attempt, line)
-
-
-async def _ended_tasks(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
 
 
 async def result(handle: WorkflowHandle[Any, Outcome], run_id: str, *, collect: bool = False) -> Outcome:

@@ -217,3 +217,15 @@ async def test_while_temporal_is_away_a_programs_stdout_holds_our_objects_and_no
     assert all(json.loads(text)["type"] for text in out.splitlines())
     assert b"temporalio_client" in errors
     assert b"\x1b" not in errors
+
+
+async def test_following_the_output_says_that_temporal_refuses_the_run(
+    store: TranscriptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise RPCError("x", RPCStatusCode.PERMISSION_DENIED, b"")
+
+    monkeypatch.setattr(follow, "fetch_outcome", refuse)
+    nobody = cast("Any", None)
+    with pytest.raises(RPCError):
+        await RunFollower(nobody, nobody, RUN, store, JsonDisplay(io.StringIO())).follow_output()
