@@ -1,7 +1,6 @@
 """Folds the stored transcript into the attempt's report: session, usage, cost, summary, errors, verdict."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -11,12 +10,12 @@ from agent_runs.agents.profile import AgentProfile, title_of
 from agent_runs.contracts.messages import ParseTranscript
 from agent_runs.contracts.outcome import OutputReceipt, Report
 from agent_runs.job.redactions import Redactions
-from agent_runs.logs.threads import off_loop
+from agent_runs.logs.stored_output import fold_stored
 from agent_runs.logs.usage import record_report
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcript.fold import Fold
 from agent_runs.transcript.pricing import cost_of
-from agent_runs.transcript.store import Line, TranscriptStore
+from agent_runs.transcript.store import TranscriptStore
 
 OUTPUT_DIFFERS: Final = (
     "The stored output differs from what the runner wrote, and it is not known where: "
@@ -51,12 +50,8 @@ class ParseTranscriptActivity:
             TranscriptsUnavailable: the store does not answer, or this worker does not know the secrets; retried.
         """
         redaction = await self.redactions.current(input.joined)
-        fold, sequence = Fold(input.resumed_session), 0
-        while page := await self.store.read(input.attempt, sequence):
-            await off_loop(sum(len(line.data) for line in page), _add, fold, page)
-            sequence = page[-1].sequence
-            activity.heartbeat(sequence)
-            await asyncio.sleep(0)  # other runs share this event loop
+        fold = Fold(input.resumed_session)
+        sequence = await fold_stored(self.store, input.attempt, fold, activity.heartbeat)
         report = fold.report(
             input.end.container,
             stopped=input.stopped,
@@ -72,11 +67,6 @@ class ParseTranscriptActivity:
         report = without_secrets(report, redaction)
         await record_report(self.store, input.attempt, input.model, report)
         return report
-
-
-def _add(fold: Fold, page: Sequence[Line]) -> None:
-    for line in page:
-        fold.add(line)
 
 
 def where_output_is_missing(receipt: OutputReceipt, last: int) -> Literal["nothing", "middle", "end"]:

@@ -1,14 +1,12 @@
 """Follows the agent's output into the transcript store, line by line, across restarts of everything involved."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import msgspec
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
@@ -17,7 +15,6 @@ from agent_runs.background import in_background
 from agent_runs.contracts.errors import AgentNotStarted, ClusterForbidden, PodLost, RunTimeout
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import (
-    Claimed,
     Ended,
     JobRef,
     OverQuota,
@@ -27,27 +24,24 @@ from agent_runs.contracts.messages import (
     StreamLogs,
     StreamProgress,
 )
-from agent_runs.contracts.outcome import GAP_STREAM, ContainerEnd, Gap, OutputReceipt
+from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, termination_cause
-from agent_runs.logs.budgets import BudgetWatch
 from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.frames import with_peaks
-from agent_runs.logs.log_resume import Cursor, Tally
-from agent_runs.logs.output_metrics import OutputMetrics
+from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
-from agent_runs.logs.threads import off_loop
-from agent_runs.logs.usage import UsageRecorder
+from agent_runs.logs.stored_output import OutputMetrics, StoredOutput, gap_row, off_loop
+from agent_runs.logs.usage import BudgetWatch, UsageRecorder
 from agent_runs.metrics.definitions import OUTPUT_GAPS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcript.agent_state import SUB_AGENT, AgentState
-from agent_runs.transcript.fold import Fold, Progress
 from agent_runs.transcript.lines import stored_size
-from agent_runs.transcript.store import Line, TranscriptStore, Writer
+from agent_runs.transcript.store import TranscriptStore, Writer
 from agent_runs.transcript.verdict import SERVER_UNUSABLE
 
 HAND_OFF_DELAY: Final = timedelta(milliseconds=100)
@@ -61,61 +55,12 @@ MAX_HEARTBEAT_INTERVAL: Final = timedelta(seconds=4)
 """Between heartbeats of one stream, however many there are: two of them and a busy second fit into the time-out."""
 DEFAULT_QUOTA: Final = 1024 * 1024 * 1024
 """Bytes."""
-CLOCK_TOLERANCE: Final = timedelta(seconds=2)
-"""The sidecar's clock and that of the log's time stamps are the same node's; they only may be set."""
 SIGNAL_TIMEOUT: Final = timedelta(seconds=5)
 """For a signal to the run; the output waits in the pod's log for as long."""
 UNPROMPTED: Final = SERVER_UNUSABLE | {AgentNotStarted.code}
 """Why the sidecar's driver has not sent the prompt."""
 RUNNER_FAILED: Final = 125
 """Exit code of the runner when it has not started the agent."""
-
-
-@dataclass
-class StreamState:
-    """What is stored of one attempt so far.
-
-    Attributes:
-        agent: what it is doing; the follower adds what is not stored yet.
-    """
-
-    redaction: Redaction = field(default_factory=Redaction)
-    sequence: int = 0
-    tally: Tally = field(default_factory=Tally)
-    gaps: list[Gap] = field(default_factory=list)
-    fold: Fold = field(default_factory=Fold)
-    agent: AgentState = field(default_factory=AgentState)
-
-    def redact(self, line: Line) -> bytes:
-        """The line as it is stored. One whose end is missing may end inside a secret."""
-        return self.redaction.redact(line.data, is_cut=not (line.terminated and line.whole))
-
-    def counted(self, written: Sequence[Line]) -> list[Line]:
-        """Counts the lines as the agent wrote them, and returns them as the transcript shows them."""
-        self.tally.add(written)
-        return map_data(self.redact, written)
-
-    def add(self, shown: Sequence[Line], gaps: Iterable[Gap] = ()) -> None:
-        """Adds lines and gaps that are stored."""
-        self.gaps += gaps
-        for line in shown:
-            self.sequence = max(self.sequence, line.sequence)
-            self.fold.add(line)
-
-    def usage(self) -> tuple[Progress, int]:
-        """The usage so far, and the sequence of the last line that is in it."""
-        return self.fold.progress, self.sequence
-
-    @property
-    def progress(self) -> StreamProgress:
-        """A hint for people; the store's own last sequence is the cursor."""
-        progress = self.fold.progress
-        return StreamProgress(
-            sequence=self.sequence,
-            lines=self.tally.lines["stdout"],
-            session_id=self.redaction.hide_in(progress.session_id),
-            last_output=self.redaction.hide(progress.last_output),
-        )
 
 
 @dataclass
@@ -175,10 +120,10 @@ class StreamLogsActivity:
         writer = this_writer()
         await self.store.claim(input.attempt, writer)  # first, so that no other writer adds lines after we have read
         redaction = await self.redactions.current(input.job.joined)
-        state = await self._stored_state(input.attempt, redaction)
+        state = await StoredOutput.read(self.store, input.attempt, redaction, activity.heartbeat)
         sealed = await self.store.receipt(input.attempt)
         stored = await self.store.stored_bytes(input.attempt.run)
-        cursor = resume_cursor(state, last_heartbeat() or input.resume, input.job.claimed)
+        cursor = state.cursor(last_heartbeat() or input.resume, input.job.claimed)
         checkpoint = Checkpoint(state, cursor, stored)
         if stored > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, checkpoint, writer)
@@ -210,7 +155,7 @@ class StreamLogsActivity:
         return await self._end(input.job, follower, receipt, state)
 
     async def _budget_watch(self, input: StreamLogs, checkpoint: "Checkpoint") -> BudgetWatch:
-        def heartbeat() -> None:
+        def heartbeat(_sequence: int) -> None:
             activity.heartbeat(checkpoint.progress)
 
         hide = checkpoint.state.redaction.hide
@@ -243,7 +188,7 @@ class StreamLogsActivity:
             processes=tuple(map(redaction.hide, processes)),
         )
 
-    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, state: StreamState) -> Ended:
+    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, state: StoredOutput) -> Ended:
         redaction = state.redaction
         container = container_end(follower, redaction)
         ended = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
@@ -271,8 +216,7 @@ class StreamLogsActivity:
         state = checkpoint.state
         batch.gaps = [gap for gap in batch.gaps if gap not in state.gaps]
         redacted = replace(batch, lines=await off_loop(batch.size, state.counted, batch.lines))
-        kept = rows(without_past_gaps(redacted, state), datetime.now(UTC))
-        await self.store.append(key, kept, writer, usage.due(), str(state.tally))
+        await self.store.append(key, state.rows(redacted, datetime.now(UTC)), writer, usage.due(), str(state.tally))
         await off_loop(batch.size, state.add, redacted.lines, batch.gaps)
         checkpoint.cursor = batch.cursor or checkpoint.cursor
         checkpoint.stored += stored_size(redacted.lines)
@@ -283,29 +227,10 @@ class StreamLogsActivity:
         if await self.store.receipt(key) is None:
             gap = Gap(after_sequence=state.sequence)
             self.metrics.count(OUTPUT_GAPS)
-            await self.store.append(key, rows(Batch(gaps=[gap]), datetime.now(UTC)), writer)
+            await self.store.append(key, [gap_row(gap, datetime.now(UTC))], writer)
             state.gaps.append(gap)
         receipt = await self.store.seal(key, state.tally.receipt(None, state.gaps), writer)
         return OverQuota(limit=self.quota, receipt=receipt, progress=checkpoint.progress)
-
-    async def _stored_state(self, key: AttemptKey, redaction: Redaction) -> StreamState:
-        """The state after what earlier activity attempts have stored."""
-        state = StreamState(redaction, tally=Tally.of(await self.store.tally(key)))
-        while page := await self.store.read(key, state.sequence):
-            shown = [line for line in page if line.stream != GAP_STREAM]
-            gaps = [gap_of(line) for line in page if line.stream == GAP_STREAM]
-            size = sum(len(line.data) for line in shown)
-            await off_loop(size, state.add, shown, gaps)
-            await off_loop(size, state.agent.add, shown)
-            state.sequence = max(state.sequence, page[-1].sequence)
-            activity.heartbeat(state.progress)
-        return state
-
-
-def map_data(change: Callable[[Line], bytes], lines: Sequence[Line]) -> list[Line]:
-    """The lines with their data changed; a line whose data stays the same stays the same object."""
-    changed = ((line, change(line)) for line in lines)
-    return [line if data is line.data else msgspec.structs.replace(line, data=data) for line, data in changed]
 
 
 def this_writer() -> Writer:
@@ -349,7 +274,7 @@ class Checkpoint:
         stored: bytes that the whole run takes in the store, all attempts together.
     """
 
-    state: StreamState
+    state: StoredOutput
     cursor: Cursor
     stored: int = 0
 
@@ -381,30 +306,9 @@ def last_heartbeat() -> StreamProgress | None:
     return None
 
 
-def resume_cursor(state: StreamState, hint: StreamProgress, claimed: Claimed | None = None) -> Cursor:
-    """Where to continue: after the last stored line and the last gap, according to the store.
-
-    The log of a pod that had rested begins with the output of other runs.
-    """
-    covered = max((gap.after_sequence + (gap.frames or 0) for gap in state.gaps), default=0)
-    cursor = Cursor(after=state.sequence, covered=covered)
-    if claimed is not None:
-        before = claimed.first - 1
-        begin = claimed.at.replace(microsecond=0) - CLOCK_TOLERANCE
-        cursor = Cursor(max(state.sequence, before), claimed.first, begin, max(covered, before))
-    return cursor if hint.needed_from is None else cursor.with_hint(hint.sequence, hint.needed_from, hint.second)
-
-
 def rests(follower: Follower) -> bool:
     """Whether the sidecar says that the pod rests, so that the agent's container does not end with the run."""
     return follower.last is not None and follower.last.rests
-
-
-def without_past_gaps(batch: Batch, state: StreamState) -> Batch:
-    """The batch without gaps before the last stored line: the transcript only grows, so the receipt alone has them."""
-    if not batch.gaps:
-        return batch
-    return replace(batch, gaps=[gap for gap in batch.gaps if gap.after_sequence >= state.sequence])
 
 
 @asynccontextmanager
@@ -436,7 +340,7 @@ def cause_of_silence(doing: AgentState, *, chatters: bool) -> tuple[SilenceCause
     return ("provider" if doing.waits_for == "provider" else "agent"), ""
 
 
-def is_whole_success(state: StreamState, follower: Follower, sealed: OutputReceipt | None) -> bool:
+def is_whole_success(state: StoredOutput, follower: Follower, sealed: OutputReceipt | None) -> bool:
     """Whether all of the output is stored, and shows that an agent that ended with exit code 0 has succeeded."""
     receipt = state.tally.receipt(follower.last, state.gaps)
     if receipt.state != "verified" or (sealed is not None and sealed.state != "verified"):
@@ -479,20 +383,3 @@ def unprompted(end: ContainerEnd) -> Failing | None:
     if end.runner_error not in UNPROMPTED:
         return None
     return Failing(PodLost, f"the pod had rested and could not be used: {end.runner_error}")
-
-
-def rows(batch: Batch, at: datetime) -> list[Line]:
-    """A batch as rows of the store; a gap is a row of its own, so that no reader overlooks it."""
-    return [*batch.lines, *(gap_row(gap, at) for gap in batch.gaps)]
-
-
-def gap_row(gap: Gap, at: datetime) -> Line:
-    """A gap as a row, with the sequence of the first missing line."""
-    text = json.dumps({"frames": gap.frames, "afterSequence": gap.after_sequence}).encode()
-    return Line(gap.after_sequence + 1, GAP_STREAM, text, at=at)
-
-
-def gap_of(line: Line) -> Gap:
-    """The gap that `gap_row` wrote."""
-    values = json.loads(line.data)
-    return Gap(after_sequence=values["afterSequence"], frames=values["frames"])

@@ -30,8 +30,7 @@ from agent_runs.logs.frames import FRAME_LIMIT, LastFrame
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
 from agent_runs.logs.silence import Progress, SilenceLimits, WallClock, utc_now
 from agent_runs.logs.silence_watch import SilenceWatch
-from agent_runs.logs.source import REPLAY_COMMAND, Source
-from agent_runs.logs.watched_pod import WatchedPod
+from agent_runs.logs.source import REPLAY_COMMAND, Source, WatchedPod
 from agent_runs.metrics.definitions import RECONNECTS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 

@@ -7,17 +7,15 @@ The behaviour of the log API (whole seconds, inclusive; unstamped error text ins
 only) was measured on kubelet 1.20 and on the log code of 1.36.
 """
 
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final, Self
+from typing import Final
 
-from agent_runs.contracts.outcome import Gap, OutputReceipt, Receipt
+from agent_runs.contracts.outcome import Gap
 from agent_runs.logs.frames import Frame, FrameReader, Junk, LastFrame, LineAssembler
-from agent_runs.pod.sidecar.encoding import Checksum
 from agent_runs.transcript.lines import Line
 
 MAX_NOISE_LINES: Final = 20
@@ -404,64 +402,3 @@ def _second(clock: bytes, zone: bytes) -> datetime | None:
         return datetime.fromisoformat((clock + zone).decode()).astimezone(UTC)
     except (ValueError, OverflowError):  # digits that are no date
         return None
-
-
-@dataclass
-class Tally:
-    """Counts what was stored of one attempt, to be compared with the last frame. Add lines in their order.
-
-    Attributes:
-        whole: of no line something may be missing.
-    """
-
-    lines: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
-    sizes: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
-    checksums: dict[str, Checksum] = field(default_factory=lambda: {"stdout": Checksum(), "stderr": Checksum()})
-    whole: bool = True
-
-    @classmethod
-    def of(cls, text: str | None) -> Self:
-        """Continues that of another worker; None: nothing is stored."""
-        if text is None:
-            return cls()
-        known = json.loads(text)
-        checksums = {stream: Checksum(each) for stream, each in known["checksums"].items()}
-        return cls(known["lines"], known["sizes"], checksums, known["whole"])
-
-    def __str__(self) -> str:
-        checksums = {stream: str(each) for stream, each in self.checksums.items()}
-        return json.dumps({"lines": self.lines, "sizes": self.sizes, "checksums": checksums, "whole": self.whole})
-
-    def add(self, lines: Iterable[Line]) -> None:
-        for line in lines:
-            raw = line.raw
-            self.lines[line.stream] += line.terminated
-            self.sizes[line.stream] += len(raw)
-            self.checksums[line.stream].update(raw)
-            self.whole = self.whole and line.whole
-
-    def receipt(self, last: LastFrame | None, gaps: Iterable[Gap] = ()) -> OutputReceipt:
-        """Return the receipt for stdout; its state depends on stderr, too."""
-        missing = tuple(gaps)
-        return OutputReceipt(
-            state=self._state(last, missing),
-            lines=self.lines["stdout"],
-            bytes=self.sizes["stdout"],
-            checksum=str(self.checksums["stdout"]),
-            gaps=missing,
-        )
-
-    def _state(self, last: LastFrame | None, gaps: tuple[Gap, ...]) -> Receipt:
-        if gaps:
-            return "differs"
-        if last is None or last.error == "last_frame_unreadable":
-            return "unverified" if self.whole else "differs"
-        reported = {"stdout": last.stdout, "stderr": last.stderr}
-        counted = all(
-            (self.lines[stream], self.sizes[stream]) == (reported[stream].lines, reported[stream].bytes)
-            and reported[stream].checksum in {None, str(self.checksums[stream])}
-            for stream in self.lines
-        )
-        if not counted or not (self.whole or last.stdout.checksum):  # equal ones prove an incomplete line complete
-            return "differs"
-        return "unverified" if last.stdout.checksum is None else "verified"

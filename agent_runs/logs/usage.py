@@ -1,25 +1,29 @@
-"""Passes an attempt's usage to the transcript store: while its agent works and, from its report, at the end.
+"""The usage of an attempt whose output is followed: recorded in the transcript store, and judged by the run's budget.
 
-Writes with lines join the transaction of the lines. An agent that is silent costs at most one more write, for what its
-newest lines have changed.
+It is recorded while the agent works and, from its report, at the end. Writes with lines join the transaction of the
+lines. An agent that is silent costs at most one more write, for what its newest lines have changed.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import structlog
 
 from agent_runs.background import in_background
-from agent_runs.contracts.errors import RunError, TranscriptsUnavailable
+from agent_runs.contracts.errors import BudgetExceeded, RunError, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.messages import Budget, BudgetLimit, OverBudget, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import Report, Usage
-from agent_runs.transcript.fold import Progress
+from agent_runs.contracts.updates import BudgetWarning
+from agent_runs.logs.stored_output import fold_stored
+from agent_runs.transcript.budget import judge
+from agent_runs.transcript.fold import Fold, Progress
 from agent_runs.transcript.pricing import cost_of
 from agent_runs.transcript.store import TranscriptStore, Writer
 from agent_runs.transcript.usage import StoredUsage
@@ -96,3 +100,61 @@ def stored_usage(model: str, usage: Usage, steps: int, reported: Decimal | None,
         model=model,
         last_output=next(iter(last_output.strip().splitlines()), ""),
     )
+
+
+@dataclass
+class BudgetWatch:
+    """Decides whether the agent of one attempt may go on.
+
+    Attributes:
+        budget: of the run; None: there is no limit.
+        earlier: what the run's earlier attempts have used.
+        hide: hides the run's secrets in a text.
+        warn: passes a warning on; False: the run does not take it now.
+        warned: the limits of which people have been warned.
+    """
+
+    budget: Budget | None
+    earlier: Sequence[Progress]
+    hide: Callable[[str], str]
+    warn: Callable[[BudgetWarning], Awaitable[bool]]
+    warned: set[BudgetLimit] = field(default_factory=set)
+
+    @classmethod
+    async def begin(
+        cls,
+        input: StreamLogs,
+        store: TranscriptStore,
+        *,
+        hide: Callable[[str], str],
+        heartbeat: Callable[[int], None],
+        warn: Callable[[BudgetWarning], Awaitable[bool]],
+    ) -> Self:
+        """Read what the run's earlier attempts have written, if there is a budget.
+
+        Raises:
+            TranscriptsUnavailable: the store does not answer.
+        """
+        earlier: list[Progress] = []
+        for number in range(1, input.attempt.attempt if input.budget is not None else 1):
+            key, fold = input.attempt.model_copy(update={"attempt": number}), Fold()
+            await fold_stored(store, key, fold, heartbeat)
+            earlier.append(fold.progress)
+        return cls(input.budget, earlier, hide, warn)
+
+    async def end(self, fold: Fold, progress: Callable[[], StreamProgress]) -> OverBudget | None:
+        """The end of the stream if the agent is to be stopped; None: it may go on, and people are warned if need be.
+
+        Asked after each batch of lines, so `progress` is only called for an end.
+        """
+        if self.budget is None:
+            return None
+        finding = judge(self.budget, [*self.earlier, fold.progress], self.warned)
+        if finding is None:
+            return None
+        for limit, text in finding.warnings:
+            if await self.warn(BudgetWarning(limit=limit, text=self.hide(text))):
+                self.warned.add(limit)
+        if finding.exceeded is None:
+            return None
+        return OverBudget(exceeded=BudgetExceeded.as_failure(self.hide(finding.exceeded)), progress=progress())

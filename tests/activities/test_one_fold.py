@@ -10,12 +10,12 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.parse_transcript import ParseTranscriptActivity
-from activities.stream_logs import StreamState
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import Ended, ParseTranscript
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
+from agent_runs.logs.stored_output import StoredOutput
 from agent_runs.transcript.fold import Progress
 from agent_runs.transcript.lines import LINE_LIMIT
 from agent_runs.transcript.store import Line, TranscriptStore
@@ -86,7 +86,7 @@ async def test_all_readers_of_a_line_agree(name: str, store: TranscriptStore) ->
     ]
     stored = [Line(line.sequence, line.stream, line.data, line.terminated, at=NOW) for line in lines]
     await store.append(KEY, stored)
-    state = StreamState()
+    state = StoredOutput()
     state.counted(lines)
     state.add(lines)
     page = (await AttemptUsage(store).progress(KEY)).progress

@@ -16,12 +16,8 @@ from activities.stream_logs import (
     Checkpoint,
     HeartbeatThrottle,
     StreamLogsActivity,
-    StreamState,
     last_heartbeat,
-    resume_cursor,
-    rows,
     unprompted,
-    without_past_gaps,
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -33,8 +29,9 @@ from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod
 from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import Follower
-from agent_runs.logs.log_resume import Cursor, Tally
+from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import LastOutput, SilenceClock, SilenceLimits
+from agent_runs.logs.stored_output import StoredOutput, Tally
 from agent_runs.paperclip.preparation import Preparation
 from agent_runs.transcript.store import Line, TranscriptStore, Writer
 from tests.activities.fake_preparations import FakePreparations
@@ -44,7 +41,7 @@ from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, Scri
 from tests.support.ends import ended, over_quota
 from tests.support.lines import log_line
 from tests.support.sqlite import sqlite_store, sqlite_url
-from workflows.limits import HANDOVER_HEARTBEAT
+from workflows.activity_calls import HANDOVER_HEARTBEAT
 
 SECOND = datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC)
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
@@ -104,8 +101,8 @@ async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tri
     await store.close()
 
 
-def state(*sequences: int, gaps: tuple[Gap, ...] = ()) -> StreamState:
-    stored = StreamState()
+def state(*sequences: int, gaps: tuple[Gap, ...] = ()) -> StoredOutput:
+    stored = StoredOutput()
     lines = [log_line(sequence, "stdout", b"x", terminated=True) for sequence in sequences]
     stored.add(stored.counted(lines), gaps)
     return stored
@@ -116,13 +113,13 @@ async def test_the_heartbeat_hides_a_secret_that_only_reading_json_reveals() -> 
     line = (
         b'{"type":"text","timestamp":1,"sessionID":"ses_1","part":{"messageID":"m","text":"it is ' + disguised + b'"}}'
     )
-    stored = StreamState(await REDACTIONS.current())
+    stored = StoredOutput(await REDACTIONS.current())
     stored.add([log_line(1, "stdout", line, terminated=True)])
     assert stored.progress.last_output == "it is [[secret:GITHUB_TOKEN]]"
 
 
 async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
-    stored = StreamState(await REDACTIONS.current())
+    stored = StoredOutput(await REDACTIONS.current())
     repeated = log_line(1, "stderr", b"retry with ghp_0123456789abcdef", terminated=True)
     stored.agent.add([repeated] * 3)
     cluster = ScriptedLog(Log([]), [(None, None)], [RUNNING])
@@ -146,15 +143,15 @@ def test_the_heartbeat_names_where_in_the_log_to_continue() -> None:
     checkpoint = Checkpoint(state(5, 9), Cursor(after=9, first=7, second=SECOND))
     assert (checkpoint.progress.sequence, checkpoint.progress.needed_from, checkpoint.progress.second) == (9, 7, SECOND)
     received = StreamProgress.model_validate(json.loads(checkpoint.progress.model_dump_json()))
-    cursor = resume_cursor(state(5, 9), received)
+    cursor = state(5, 9).cursor(received)
     assert (cursor.after, cursor.first, cursor.second) == (9, 7, SECOND)
 
 
 def test_the_heartbeat_names_the_place_that_an_earlier_one_has_named_until_more_is_stored() -> None:
-    cursor = resume_cursor(state(5, 9, 12), StreamProgress(sequence=9, needed_from=7, second=SECOND))
+    cursor = state(5, 9, 12).cursor(StreamProgress(sequence=9, needed_from=7, second=SECOND))
     progress = Checkpoint(state(5, 9, 12), cursor).progress
     assert (progress.sequence, progress.needed_from, progress.second) == (12, 7, SECOND)
-    assert resume_cursor(state(5, 9, 12), progress) == cursor
+    assert state(5, 9, 12).cursor(progress) == cursor
 
 
 @pytest.mark.parametrize(
@@ -169,7 +166,7 @@ def test_a_heartbeat_without_a_reliable_place_names_none(checkpoint: Checkpoint)
 
 
 def test_an_older_heartbeat_is_used_although_more_is_stored() -> None:
-    cursor = resume_cursor(state(5, 9, 12), StreamProgress(sequence=9, needed_from=7, second=SECOND))
+    cursor = state(5, 9, 12).cursor(StreamProgress(sequence=9, needed_from=7, second=SECOND))
     assert (cursor.after, cursor.first, cursor.second) == (12, 7, SECOND)
 
 
@@ -185,7 +182,7 @@ def test_an_older_heartbeat_is_used_although_more_is_stored() -> None:
     ],
 )
 def test_a_heartbeat_that_contradicts_the_store_is_ignored(hint: StreamProgress) -> None:
-    assert resume_cursor(state(5, 9), hint) == Cursor(after=9)
+    assert state(5, 9).cursor(hint) == Cursor(after=9)
 
 
 def test_more_streams_send_fewer_heartbeats_each_well_within_the_time_out() -> None:
@@ -203,13 +200,13 @@ async def test_an_unreadable_heartbeat_is_ignored(details: list[object]) -> None
 
 def test_a_stored_gap_is_not_requested_a_second_time() -> None:
     known = state(4, gaps=(Gap(after_sequence=4, frames=6),))
-    assert resume_cursor(known, StreamProgress()) == Cursor(after=4, covered=10)
+    assert known.cursor(StreamProgress()) == Cursor(after=4, covered=10)
 
 
 def test_a_gap_before_the_last_stored_line_is_in_the_receipt_only() -> None:
     before, after = Gap(after_sequence=2), Gap(after_sequence=9, frames=3)
     batch = Batch(gaps=[before, after])
-    assert [row.sequence for row in rows(without_past_gaps(batch, state(9)), SECOND)] == [10]
+    assert [row.sequence for row in state(9).rows(batch, SECOND)] == [10]
 
 
 # the final fold

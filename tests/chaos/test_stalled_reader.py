@@ -14,8 +14,8 @@ from agent_runs.kube.client import Cluster
 from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.frames import Frame, FrameReader
-from agent_runs.logs.log_resume import Tally
 from agent_runs.logs.source import REPLAY_COMMAND
+from agent_runs.logs.stored_output import Tally
 from agent_runs.transcript.lines import Line
 from dev_stack.cluster import EmbeddedCluster
 from tests.chaos.workload import FollowedRun, Workload, running_workload

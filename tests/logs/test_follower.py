@@ -19,8 +19,9 @@ from agent_runs.kube.failures import ExecFailed, LogCut, LogGone, LogNotReady, L
 from agent_runs.kube.objects import Pod
 from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import ROTATION_BYTES, SIDECAR_LOST, Follower, FollowTiming
-from agent_runs.logs.log_resume import Cursor, Tally
+from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.source import Source
+from agent_runs.logs.stored_output import Tally
 from agent_runs.transcript.lines import Line
 from dev_stack.cluster import EmbeddedCluster
 from tests.kube.pods import container, pod, terminated

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from agent_runs.contracts.outcome import Gap
 from agent_runs.logs.frames import Frame, Junk, LastFrame
-from agent_runs.logs.log_resume import Cursor, LogReader, NewestFrame, ReadResult, Tally
+from agent_runs.logs.log_resume import Cursor, LogReader, NewestFrame, ReadResult
+from agent_runs.logs.stored_output import Tally
 from agent_runs.transcript.lines import Line
 from tests.logs.kubelet import BEGIN, Log, framed
 from tests.logs.one_connection import resume
