@@ -42,7 +42,7 @@ from bench.follower import QUEUE, settings
 from bench.overhead import percentile
 from bench.store import server_cpu
 from tests.transcript.postgres import Postgres
-from workflows.limits import HANDOVER_HEARTBEAT
+from workflows.activity_calls import HANDOVER_HEARTBEAT
 
 IDLE = timedelta(seconds=10)
 """Measured before any agent writes: what silent runs cost."""

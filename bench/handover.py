@@ -40,9 +40,9 @@ from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcript.store import TranscriptStore
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
+from workflows.activity_calls import HANDOVER_HEARTBEAT
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
-from workflows.limits import HANDOVER_HEARTBEAT
 
 POLL_INTERVAL: Final = 0.002
 HAND_OFF_TIMEOUT: Final = 180

@@ -9,12 +9,11 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.identity import AttemptKey
     from agent_runs.contracts.request import SessionParams
-    from agent_runs.paperclip import result
     from workflows import finalization, following, preparation, run_metrics
-    from workflows.activity_failures import failure_of_activity
+    from workflows.activity_calls import failure_of_activity
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
-    from workflows.retries import RetryDecision, next_attempt
+    from workflows.retries import RetryDecision, next_attempt, next_session
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
 
@@ -33,7 +32,7 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
             run.stopped_before_attempt = run.stopped_by
             return
         run_metrics.retried(attempt.known_failure)
-        session = _next_session(run, retry.session_id, attempt)
+        session = next_session(run.request, attempt)
 
 
 async def _prepare_run(run: RunState) -> bool:
@@ -90,9 +89,3 @@ async def _pause_before(run: RunState, retry: RetryDecision) -> bool:
         except asyncio.CancelledError:
             return False
     return run.stopped_by is None
-
-
-def _next_session(run: RunState, session_id: str | None, last: Attempt) -> SessionParams | None:
-    if session_id is None or (last.session is not None and last.session.session_id == session_id):
-        return None if session_id is None else last.session
-    return result.stored_session(run.request, session_id)

@@ -5,7 +5,6 @@ Whatever was sent, it must not fail a workflow task: the run would take no cance
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar, cast
@@ -22,7 +21,6 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.outcome import Outcome, Stop
     from agent_runs.contracts.start import RunStart
     from agent_runs.paperclip import result
-    from workflows import attributes
 
 MAX_LISTED_FIELDS = 20
 ABSENT: Final = RawValue(Payload())
@@ -83,20 +81,6 @@ def run_start(start: RawValue) -> RunStart:
         failure = InvalidRequest.as_failure(f"the run's input {error}; {SAME_VERSION}")
     # the outcome of a run that never began is like that of every failed run
     raise _failure(failure, result.outcome(None, failure=failure, stop=Stop(agent_stopped=True)))
-
-
-def publish_end(outcome: Outcome, phase: str, model: str | None, retention: timedelta) -> None:
-    """Shows in the search attributes that the run has ended, how, and until when its outcome is kept."""
-    now = workflow.now()
-    attributes.publish(
-        {
-            attributes.RUN_PHASE: phase,
-            attributes.ENDED_AT: now,
-            attributes.MODEL: model,
-            attributes.OUTCOME_KEPT_UNTIL: now + retention if retention else None,
-            attributes.FAILURE_KIND: outcome.error_code,
-        }
-    )
 
 
 def close_with(outcome: Outcome) -> Outcome:

@@ -14,10 +14,9 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
     from agent_runs.contracts.messages import Ended, EndJob, EndUnreportedJob, Finish, KeepJob, ParseTranscript
     from workflows import run_metrics
-    from workflows.activity_failures import failure_of_activity
+    from workflows.activity_calls import HEARTBEAT, RETRIES, STOPS_FIRST, failure_of_activity
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
-    from workflows.limits import HEARTBEAT, RETRIES, STOPS_FIRST
     from workflows.run_state import RunState
 
 

@@ -33,11 +33,17 @@ with workflow.unsafe.imports_passed_through():
         StreamLogs,
     )
     from agent_runs.contracts.request import RunConfig
+    from workflows.activity_calls import (
+        HANDOVER_HEARTBEAT,
+        HEARTBEAT,
+        RETRIES,
+        RETRIES_AT_ONCE,
+        STOPS_FIRST,
+        result_or_none,
+    )
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
-    from workflows.limits import HANDOVER_HEARTBEAT, HEARTBEAT, RETRIES, RETRIES_AT_ONCE, STOPS_FIRST
     from workflows.run_state import RunState
-    from workflows.waits import result_or_none
 
 LONGEST_WAIT: Final = timedelta(days=30)
 """For a place in a queue. An `await_schedule` whose worker hangs or dies ends by its heartbeat time-out."""

@@ -18,12 +18,20 @@ with workflow.unsafe.imports_passed_through():
         PromptBundle,
     )
     from agent_runs.contracts.request import RunRequest
+    from workflows.activity_calls import (
+        API_CALLS,
+        API_OUTAGE,
+        HANDOVER_HEARTBEAT,
+        RETRIES,
+        STOPS_FIRST,
+        WITHOUT_WORKERS,
+        result_or_none,
+        wait_all,
+    )
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
-    from workflows.limits import API_CALLS, API_OUTAGE, HANDOVER_HEARTBEAT, RETRIES, STOPS_FIRST, WITHOUT_WORKERS
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
-    from workflows.waits import result_or_none, wait_all
 
 PREVIOUS_PODS: Final = timedelta(minutes=5)
 """For each try of `create_job`, which waits until no pod of the agent's previous runs is left."""

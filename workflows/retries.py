@@ -1,4 +1,4 @@
-"""Whether a run makes another attempt, and on whose budget. Pure: decided from the attempts so far."""
+"""Whether a run makes another attempt, on whose budget, and with which session. Pure: by the attempts so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import AgentStartHung
-    from agent_runs.contracts.request import RunConfig
+    from agent_runs.contracts.request import RunConfig, RunRequest, SessionParams
+    from agent_runs.paperclip import result
     from workflows.attempt import Attempt
 
 FIRST_RETRY_PAUSE: Final = timedelta(seconds=10)
@@ -22,12 +23,10 @@ class RetryDecision:
     """How the run continues with another attempt.
 
     Attributes:
-        session_id: the session to resume; None for a fresh one.
         pause: before the attempt, so that a broken node or registry has time to recover.
         reason: one line for the timer and the current details.
     """
 
-    session_id: str | None
     pause: timedelta
     reason: str
 
@@ -35,31 +34,32 @@ class RetryDecision:
 def next_attempt(attempts: Sequence[Attempt], config: RunConfig) -> RetryDecision | None:
     """The attempt that follows the last one; None when the last one's outcome is the run's.
 
-    An agent's own failure is never retried. A lost pod, node or image pull costs the infrastructure budget, and the
-    next attempt resumes the same session. An OpenCode that hung before its first line is retried once. No attempt
-    follows one whose pods are not known to be deleted.
+    An agent's own failure is never retried. A lost pod, node or image pull costs the infrastructure budget. An OpenCode
+    that hung before its first line is retried once. No attempt follows one whose pods are not known to be deleted.
     """
     last = attempts[-1]
     if not last.pods_deleted:
         return None
     if last.session_refused and last.failure is None:
-        return RetryDecision(None, timedelta(), "session unknown: start a fresh one")
+        return RetryDecision(timedelta(), "session unknown: start a fresh one")
     failure = last.known_failure
     if failure is None or failure.budget != "infrastructure":
         return None
     failures = [attempt.known_failure for attempt in attempts]
     if failure.code == AgentStartHung.code:
         hung = [earlier for earlier in failures if earlier and earlier.code == AgentStartHung.code]
-        return RetryDecision(_resumable_session(last), FIRST_RETRY_PAUSE, failure.code) if len(hung) == 1 else None
+        return RetryDecision(FIRST_RETRY_PAUSE, failure.code) if len(hung) == 1 else None
     lost = [earlier for earlier in failures if earlier and earlier.budget == "infrastructure"]
     if len(lost) > config.infrastructure_retries:
         return None
     pause = min(FIRST_RETRY_PAUSE * 2 ** (len(lost) - 1), MAX_RETRY_PAUSE)
-    return RetryDecision(_resumable_session(last), pause, failure.code)
+    return RetryDecision(pause, failure.code)
 
 
-def _resumable_session(last: Attempt) -> str | None:
-    """The session of the lost attempt, if its database still exists."""
-    if last.session_id is not None:
-        return last.session_id
-    return last.session.session_id if last.session is not None else None
+def next_session(request: RunRequest, last: Attempt) -> SessionParams | None:
+    """The session that the next attempt resumes: the one that the last attempt has left usable. None: a new one."""
+    if last.session_id is None:
+        return None
+    if last.session is not None and last.session.session_id == last.session_id:
+        return last.session
+    return result.stored_session(request, last.session_id)

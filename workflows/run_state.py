@@ -19,7 +19,6 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.paperclip import result
     from workflows import attributes, run_metrics
     from workflows.attempt import Attempt
-    from workflows.boundary import publish_end
     from workflows.current_details import CurrentDetails, Phase
 
 
@@ -167,10 +166,20 @@ class RunState:
             return
         self.decided = outcome = self._build_outcome()
         phase = _final_phase(outcome)
-        kept_until = (workflow.now() + self.retention).isoformat(timespec="seconds") if self.retention else None
-        self.show(phase, failure=outcome.error_message, **{"outcome kept until": kept_until})
+        now = workflow.now()
+        kept_until = now + self.retention if self.retention else None
+        shown = kept_until.isoformat(timespec="seconds") if kept_until else None
+        self.show(phase, failure=outcome.error_message, **{"outcome kept until": shown})
         run_metrics.ended(outcome, phase, self.details.model)
-        publish_end(outcome, phase.value, self.details.model, self.retention)
+        attributes.publish(
+            {
+                attributes.RUN_PHASE: phase.value,
+                attributes.ENDED_AT: now,
+                attributes.MODEL: self.details.model,
+                attributes.OUTCOME_KEPT_UNTIL: kept_until,
+                attributes.FAILURE_KIND: outcome.error_code,
+            }
+        )
 
     @property
     def closing_outcome(self) -> Outcome:

@@ -10,8 +10,8 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
     from agent_runs.contracts.messages import JobRef, JoinedRun, RotateToken
+    from workflows.activity_calls import API_OUTAGE, HEARTBEAT, RETRIES, STOPS_FIRST
     from workflows.attempt import Attempt
-    from workflows.limits import API_OUTAGE, HEARTBEAT, RETRIES, STOPS_FIRST
     from workflows.run_state import RunState
 
 

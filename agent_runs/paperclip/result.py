@@ -302,9 +302,9 @@ def _clears(reports: Sequence[Report], session_id: str | None) -> bool:
 
     So only when the session must not be used again, or when the stored one is unknown and no other took its place.
     """
-    if not reports:
+    last = next((report for report in reversed(reports) if report.session_id or report.clear_session), None)
+    if last is None:
         return False
-    last = reports[-1]
     replaced = session_id is not None
     return (last.clear_session and not last.unknown_session) or (
         any(report.unknown_session for report in reports) and not replaced

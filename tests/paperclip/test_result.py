@@ -174,6 +174,14 @@ def test_a_session_that_must_not_be_used_again_is_cleared() -> None:
     assert (result.clear_session, result.session_params, result.session_id) == (True, None, "ses_1")
 
 
+def test_a_session_stays_cleared_when_the_next_attempt_ends_before_it_has_one() -> None:
+    cleared = Report(session_id="ses_1", clear_session=True)
+    lost = outcome(REQUEST, report=Report(), earlier=[cleared], failure=PodLost.as_failure("evicted"))
+    assert (lost.clear_session, lost.session_params) == (True, None)
+    replaced = outcome(REQUEST, report=Report(session_id="ses_2"), earlier=[cleared], failure=PodLost.as_failure("no"))
+    assert (replaced.clear_session, replaced.session_id) == (False, "ses_2")
+
+
 def test_the_spend_of_lost_attempts_counts() -> None:
     lost = Report(usage=Usage(input_tokens=7, reasoning_tokens=2), session_id="ses_0")
     result = outcome(REQUEST, report=SUCCESS, earlier=[lost])

@@ -9,10 +9,15 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef
 from agent_runs.contracts.outcome import Report
 from agent_runs.contracts.request import RunConfig, SessionParams
+from agent_runs.paperclip.preparation import prepare
+from tests.paperclip.contexts import captured
 from workflows.attempt import Attempt
-from workflows.retries import RetryDecision, next_attempt
+from workflows.retries import RetryDecision, next_attempt, next_session
 
 JOB = JobRef(namespace="n", name="j", uid="u", keeps_sessions=True)
+IN_THE_POD = JOB.model_copy(update={"keeps_sessions": False})
+"""Its sessions end with its pod."""
+REQUEST = prepare(captured("ctx-4")).request
 RESUMED = SessionParams(session_id="ses_resumed")
 
 
@@ -52,7 +57,7 @@ def test_only_lost_attempts_cost_the_budget_and_lengthen_the_pause() -> None:
 
 def test_an_agent_that_hung_at_its_start_is_started_once_more_whatever_the_budget() -> None:
     again = decision(attempt(AgentStartHung), retries=0)
-    assert again == RetryDecision("ses_resumed", timedelta(seconds=10), AgentStartHung.code)
+    assert again == RetryDecision(timedelta(seconds=10), AgentStartHung.code)
     assert decision(attempt(PodLost), attempt(AgentStartHung), retries=0) == again
     assert decision(attempt(AgentStartHung), attempt(PodLost), attempt(AgentStartHung), retries=10) is None
 
@@ -65,7 +70,7 @@ def test_an_unknown_session_is_replaced_by_a_fresh_one_at_once() -> None:
     unknown = Report(failure=SessionUnavailable.as_failure("why"), unknown_session=True)
     decided = decision(attempt(report=unknown), retries=0)
     assert decided is not None
-    assert (decided.session_id, decided.pause) == (None, timedelta())
+    assert decided.pause == timedelta()
     assert decision(attempt(AgentCrashed, report=unknown)) is None
     assert decision(attempt(report=unknown, session=None)) is None
 
@@ -73,16 +78,27 @@ def test_an_unknown_session_is_replaced_by_a_fresh_one_at_once() -> None:
 @pytest.mark.parametrize(
     ("last", "session_id"),
     [
+        (attempt(PodLost), "ses_resumed"),
         (attempt(PodLost, job=JOB, report=Report(session_id="ses_own")), "ses_own"),
         (attempt(PodLost, job=JOB, report=Report(session_id=None)), "ses_resumed"),
         (attempt(PodLost, session=None), None),
+        (attempt(PodLost, job=JOB, report=Report(session_id="ses_own", clear_session=True)), None),
+        (attempt(PodLost, job=JOB, report=Report(session_id="ses_resumed", clear_session=True)), None),
+        (attempt(PodLost, job=JOB, report=Report(unknown_session=True, clear_session=True)), None),
+        (attempt(PodLost, job=IN_THE_POD, report=Report(session_id="ses_own")), None),
+        (attempt(PodLost, job=IN_THE_POD), None),
     ],
 )
-def test_a_lost_attempt_is_followed_by_one_with_its_session(last: Attempt, session_id: str | None) -> None:
-    decided = decision(last)
-    assert decided is not None
-    assert decided.session_id == session_id
-    assert decided.reason == PodLost.code
+def test_the_next_attempt_resumes_the_session_that_the_last_one_has_left_usable(
+    last: Attempt, session_id: str | None
+) -> None:
+    session = next_session(REQUEST, last)
+    assert (session.session_id if session else None) == session_id
+
+
+def test_a_resumed_session_that_a_provider_has_rejected_stays_marked_in_the_next_attempt() -> None:
+    rejected = RESUMED.model_copy(update={"rejected": "provider_rejected"})
+    assert next_session(REQUEST, attempt(PodLost, session=rejected)) == rejected
 
 
 def test_a_resumed_session_is_kept_when_its_agent_is_stopped_before_its_first_event() -> None:

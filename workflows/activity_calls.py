@@ -1,13 +1,21 @@
-"""Time-outs, retries and the cancellation type that several activities of a run share, each with its reason.
+"""What the calls of a run's activities share: time-outs, retries, the wait for several, the failure behind one.
 
 Facts behind the numbers were measured with temporalio 1.35 on a dev server; see docs/temporal.md.
 """
 
+import asyncio
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception  # noqa: A004
+
+with workflow.unsafe.imports_passed_through():
+    from agent_runs.contracts.errors import ClusterUnavailable, Failure, RunCancelled, failure_of
+    from workflows.run_state import RunState
+
+Out = TypeVar("Out")
 
 API_CALLS: Final = timedelta(minutes=1)
 """A few calls to the API server, each with a time-out of its own well below this."""
@@ -38,3 +46,44 @@ were. A store that is unavailable is retried less often (`TranscriptsUnavailable
 STOPS_FIRST: Final = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 """The workflow continues when the activity has stopped: nothing may be created or stored behind the back of what
 follows."""
+
+
+async def wait_all(*steps: workflow.ActivityHandle[Any]) -> None:
+    """Waits for all of these concurrent activities, also when one of them fails: the others may still create something
+    that has to be cleaned up.
+
+    Raises:
+        ActivityError: of the first one that failed, in the order of the arguments.
+    """
+    try:
+        await workflow.wait(steps)
+    except asyncio.CancelledError:
+        await _cancel_and_wait(*steps)
+        raise
+    for step in steps:
+        step.result()
+
+
+def result_or_none(step: workflow.ActivityHandle[Out]) -> Out | None:
+    """The activity's result; None if it has not ended, failed or was cancelled."""
+    return step.result() if step.done() and not step.cancelled() and step.exception() is None else None
+
+
+async def _cancel_and_wait(*steps: workflow.ActivityHandle[Any]) -> None:
+    for step in steps:
+        step.cancel()
+    await workflow.wait(steps)
+    for step in steps:
+        result_or_none(step)  # retrieves the exception, so that asyncio does not log it as never retrieved
+
+
+def failure_of_activity(run: RunState, error: ActivityError) -> Failure:
+    """The named failure that made an activity fail."""
+    cause = error.cause
+    if is_cancelled_exception(error):
+        return run.stopped_by or RunCancelled.as_failure("Run cancelled")
+    if isinstance(cause, TimeoutError):
+        cause = cause.cause or cause
+    if isinstance(cause, ApplicationError):
+        return failure_of(cause)
+    return ClusterUnavailable.as_failure(f"{error.activity_type} did not end in time: {cause}")
