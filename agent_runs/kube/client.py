@@ -55,8 +55,6 @@ from agent_runs.kube.objects import (
     Pod,
     PodList,
     RawList,
-    ResourceRule,
-    RulesReview,
     Status,
     Version,
     WatchEvent,
@@ -285,22 +283,6 @@ class Cluster:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         reply = await self._request_or_raise("POST", "create", "selfsubjectaccessreviews", path, body)
         return _decode(reply, AccessReview, "create selfsubjectaccessreviews").status.allowed
-
-    async def rules(self, namespace: str) -> Sequence[ResourceRule] | None:
-        """Return all that the worker may do in the namespace, None when the API server cannot list all of it."""
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectRulesReview",
-            "spec": {"namespace": namespace},
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-        reply = await self._call("POST", "create", "selfsubjectrulesreviews", path, body=body)
-        if isinstance(reply, Refusal):
-            if reply.status in {403, 404, 405}:  # a proxy in front of the API server may not know the kind
-                return None
-            raise reply.as_error()
-        status = _decode(reply, RulesReview, "create selfsubjectrulesreviews").status
-        return None if status.incomplete or status.evaluation_error else status.resource_rules
 
     async def dry_run(self, manifest: Manifest) -> None:
         """Ask whether the API server would create this object, a Job, Pod, Secret or PersistentVolumeClaim.

@@ -301,42 +301,6 @@ class AccessReview(ApiObject, frozen=True):
     status: AccessStatus = AccessStatus()
 
 
-class ResourceRule(ApiObject, frozen=True):
-    """What the worker may do with resources; `resource_names` limits it to objects of these names."""
-
-    verbs: tuple[str, ...] = ()
-    api_groups: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ()
-    resource_names: tuple[str, ...] = ()
-
-    def permits(self, verb: str, resource: str) -> bool:
-        """Whether it permits this for objects of every name; `resource` is spelt as for `Cluster.allowed`.
-
-        Source: kubernetes.io, Using RBAC Authorization, Referring to resources.
-        """
-        plural, _, group = resource.partition(".")
-        _, slash, part = plural.partition("/")
-        spellings = {"*", plural, f"*/{part}" if slash else plural}
-        return (
-            not self.resource_names
-            and not {verb, "*"}.isdisjoint(self.verbs)
-            and not {group, "*"}.isdisjoint(self.api_groups)
-            and not spellings.isdisjoint(self.resources)
-        )
-
-
-class RulesStatus(ApiObject, frozen=True):
-    """The result of a SelfSubjectRulesReview. An authorizer that lists no rules (a webhook) makes it incomplete."""
-
-    resource_rules: tuple[ResourceRule, ...] | None = None
-    incomplete: bool = False
-    evaluation_error: str = ""
-
-
-class RulesReview(ApiObject, frozen=True):
-    status: RulesStatus = RulesStatus()
-
-
 class Version(ApiObject, frozen=True):
     """The answer of `/version`, only as far as it is shown."""
 

@@ -21,13 +21,7 @@ from agent_runs.client.outcome import NON_RETRYABLE
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import ClusterForbidden, InvalidRequest, RunError
 from agent_runs.contracts.identity import WORKFLOW_TYPE
-from agent_runs.doctor.permissions import (
-    DEPLOYMENT_RBAC_FILE,
-    DEPLOYMENT_VERBS,
-    REQUIRED_VERBS,
-    Verbs,
-    missing_permissions,
-)
+from agent_runs.doctor.permissions import missing_permissions, needed_grants
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, own_data_claim
 from agent_runs.job.pod_source import deployment_namespace, inherited_pod
 from agent_runs.job.policy import Policy
@@ -43,7 +37,6 @@ from agent_runs.transcript.tokens import UnusableTokenKey
 from agent_runs.web.operators import Operators
 from workflows.attributes import ALL
 
-RBAC_FILE: Final = "deploy/agents/rbac.yaml"
 FIRST_PAUSE: Final = timedelta(seconds=1)
 """Before a server that does not answer is tried again; doubles up to `MAX_PAUSE`."""
 MAX_PAUSE: Final = timedelta(seconds=30)
@@ -109,20 +102,21 @@ async def connect_kubernetes(settings: WorkerSettings) -> Cluster:
         )
         try:
             log.info("kubernetes.connected", version=await cluster.version(), namespace=cluster.namespace)
-            await _log_missing_permissions(cluster, cluster.namespace, REQUIRED_VERBS, RBAC_FILE)
-            if settings.inherit_deployment:
-                choice = DeploymentChoice(settings.inherit_deployment, settings.inherit_namespace)
-                paperclip = deployment_namespace(cluster, choice)
-                await _log_missing_permissions(cluster, paperclip, DEPLOYMENT_VERBS, DEPLOYMENT_RBAC_FILE)
+            await _log_missing_permissions(cluster, settings)
         except BaseException:
             await cluster.close()
             raise
     return cluster
 
 
-async def _log_missing_permissions(cluster: Cluster, namespace: str, required: Verbs, file: str) -> None:
-    if missing := await missing_permissions(cluster, namespace, required):
-        log.warning("worker.permissions_denied", namespace=namespace, missing=missing, remedy=f"apply {file}")
+async def _log_missing_permissions(cluster: Cluster, settings: WorkerSettings) -> None:
+    selector = settings.inherit_deployment
+    choice = DeploymentChoice(selector, settings.inherit_namespace) if selector else None
+    paperclip = deployment_namespace(cluster, choice) if choice else None
+    for namespace, verbs, file in needed_grants(cluster, cluster.namespace, paperclip):
+        if denied := await missing_permissions(cluster, namespace, verbs):
+            missing = [f"{verb} {resource}" for verb, resource in denied]
+            log.warning("worker.permissions_denied", namespace=namespace, missing=missing, remedy=f"apply {file}")
 
 
 def load_policy(settings: WorkerSettings) -> Policy:

@@ -55,15 +55,6 @@ async def test_a_permission_can_be_checked(api: Api) -> None:
     assert (answer.code, answer.body["status"]["allowed"]) == (201, True)
 
 
-async def test_all_permissions_in_a_namespace_can_be_listed(api: Api) -> None:
-    about = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
-    body = {**about, "spec": {"namespace": api.namespace}}
-    answer = await api.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", body)
-    assert (answer.code, answer.body["status"]["incomplete"]) == (201, False)
-    every = [rule for rule in answer.body["status"]["resourceRules"] if rule["resources"] == ["*"]]
-    assert any(rule["verbs"] == ["*"] and rule["apiGroups"] == ["*"] for rule in every)
-
-
 async def test_the_async_client_understands_every_answer(api: Api, access: Configuration, name: str) -> None:
     async with aio.ApiClient(access) as connection:
         core, batch = aio.CoreV1Api(connection), aio.BatchV1Api(connection)

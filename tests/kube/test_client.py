@@ -186,36 +186,8 @@ async def test_a_job_that_the_api_server_refuses_is_a_failed_creation(cluster: C
 async def test_the_worker_can_ask_what_it_may_do(cluster: Cluster) -> None:
     assert await cluster.allowed("create", "jobs.batch", NAMESPACE) is True
     assert await cluster.allowed("get", "pods/log", NAMESPACE) is True
-    rules = await cluster.rules(NAMESPACE)
-    assert rules is not None
-    assert any(rule.permits("create", "jobs.batch") for rule in rules)
     assert (await cluster.version()).startswith("v1.")
     assert await cluster.own_pod() is None
-
-
-@pytest.mark.parametrize(
-    "status",
-    [
-        pytest.param({"resourceRules": [], "incomplete": True, "evaluationError": "a webhook"}, id="incomplete"),
-        pytest.param({"resourceRules": [], "evaluationError": "role x not found"}, id="with an error"),
-        pytest.param({}, id="no rules"),
-    ],
-)
-async def test_a_list_of_permissions_that_may_lack_some_is_none(
-    client: Cluster, scripted: Scripted, status: dict[str, Any]
-) -> None:
-    scripted.answer_with(201, {"kind": "SelfSubjectRulesReview", "status": status})
-    assert await client.rules(NAMESPACE) is None
-    assert json.loads(scripted.requests[0][3])["spec"] == {"namespace": NAMESPACE}
-
-
-async def test_an_api_server_that_lists_no_permissions_is_no_outage(client: Cluster, scripted: Scripted) -> None:
-    for code, reason in ((403, "Forbidden"), (404, "NotFound"), (405, "MethodNotAllowed")):
-        scripted.refuse_with(code, reason, "not here")
-        assert await client.rules(NAMESPACE) is None
-    scripted.refuse_with(503, "ServiceUnavailable", "not now")
-    with pytest.raises(ClusterUnavailable):
-        await client.rules(NAMESPACE)
 
 
 async def test_the_workers_own_pod_is_cached_for_a_minute(scripted: Scripted, tmp_path: Path) -> None:

@@ -245,11 +245,7 @@ async def test_a_worker_that_may_not_list_deployments_logs_it_at_its_start(
     async def allowed(*asked: str) -> bool:
         return "deployments.apps" not in asked
 
-    async def rules(*_: str) -> None:
-        return None
-
     monkeypatch.setattr(Cluster, "allowed", allowed)
-    monkeypatch.setattr(Cluster, "rules", rules)
     chosen = {"inherit_deployment": SELECTOR, "inherit_namespace": "paperclip"}
     settings = system.settings.model_copy(update={"kubeconfig": system.embedded.kubeconfig_path})
     for update, denied in ((chosen, [("paperclip", ["list deployments.apps"])]), ({}, [])):

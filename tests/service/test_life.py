@@ -6,10 +6,9 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
 
 import aiohttp
 import pytest
@@ -21,9 +20,6 @@ import worker
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.messages import StreamEnd
-from agent_runs.doctor.permissions import missing_permissions
-from agent_runs.kube.client import Cluster
-from agent_runs.kube.objects import ResourceRule
 from agent_runs.service.polling import Polling
 from agent_runs.service.settings import WorkerSettings
 from tests.runs.system import open_system
@@ -176,60 +172,3 @@ async def test_a_worker_with_more_runs_than_slots_logs_it_and_continues_when_one
     assert [outcome.exit_code for outcome in outcomes] == [0, 0, 0]
     assert slots.used == 0
     assert any(entry["event"] == "worker.slots_freed" for entry in logs)
-
-
-class Strict:
-    """A cluster that grants all but two permissions, and lists what it grants if it can."""
-
-    def __init__(self, rules: Sequence[ResourceRule] | None) -> None:
-        self._rules = rules
-        self.asked: list[tuple[str, str]] = []
-
-    async def rules(self, namespace: str) -> Sequence[ResourceRule] | None:
-        return self._rules if namespace == "agents" else None
-
-    async def allowed(self, verb: str, resource: str, namespace: str) -> bool:
-        self.asked.append((verb, resource))
-        return namespace == "agents" and (verb, resource) not in {("get", "pods/log"), ("watch", "pods")}
-
-
-ALL = ResourceRule(verbs=("*",), api_groups=("*",), resources=("*",))
-GRANTED = (
-    ResourceRule(
-        verbs=("create", "get", "list", "watch", "patch", "delete"), api_groups=("batch",), resources=("jobs",)
-    ),
-    ResourceRule(verbs=("get", "list", "patch", "delete"), api_groups=("",), resources=("pods",)),
-    ResourceRule(verbs=("get", "create"), api_groups=("",), resources=("*/exec",)),
-    ResourceRule(verbs=("*",), api_groups=("", "apps"), resources=("secrets", "events", "persistentvolumeclaims")),
-)
-
-
-@pytest.mark.parametrize(
-    ("rules", "asked", "missing"),
-    [
-        pytest.param([ALL], 0, [], id="everything is listed"),
-        pytest.param(GRANTED, 2, ["get pods/log", "watch pods"], id="two are not listed"),
-        pytest.param(None, 23, ["get pods/log", "watch pods"], id="no complete list"),
-    ],
-)
-async def test_missing_permissions_are_named_and_only_what_is_not_listed_is_asked(
-    rules: Sequence[ResourceRule] | None, asked: int, missing: list[str]
-) -> None:
-    cluster = Strict(rules)
-    assert sorted(await missing_permissions(cast("Cluster", cluster), "agents")) == missing
-    assert len(cluster.asked) == asked
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pytest.param(ResourceRule(verbs=("get",), api_groups=("",), resources=("pods/log",)), id="another verb"),
-        pytest.param(ResourceRule(verbs=("*",), api_groups=("batch",), resources=("*",)), id="another group"),
-        pytest.param(ResourceRule(verbs=("*",), api_groups=("*",), resources=("pods",)), id="not the subresource"),
-        pytest.param(
-            ResourceRule(verbs=("*",), api_groups=("*",), resources=("*",), resource_names=("web",)), id="one object"
-        ),
-    ],
-)
-def test_a_rule_about_something_else_permits_nothing(rule: ResourceRule) -> None:
-    assert not rule.permits("create", "pods/log")
