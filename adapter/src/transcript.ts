@@ -5,8 +5,8 @@
  * A cut connection resumes after the last call that was written. Open attempts are followed; once the run has its outcome,
  * what is stored is read to its end, so that nothing waits for a writer that was lost. Each call is awaited and a slow
  * log slows the socket: at most one network chunk is held. While the service does not answer it is retried; once the
- * outcome is known, for at most `COMPLETION_TIMEOUT_MS` (less for a service that refuses us or never answered), and then
- * the missing part is named.
+ * outcome is known, for at most `COMPLETION_TIMEOUT_MS` since the last call (less for a service that refuses us or never
+ * answered), and then the missing part is named.
  */
 
 import { createParser, type EventSourceMessage } from "eventsource-parser";
@@ -26,8 +26,6 @@ const UNREACHED_TIMEOUT_MS = 2 * 60_000;
 const REFUSED_TIMEOUT_MS = 30_000;
 /** Characters of one event: a call of 8000 bytes as JSON. */
 const EVENT_LIMIT = 128 * 1024;
-
-const SILENT = "no data for too long";
 
 /** One call of Paperclip's log. */
 export interface LogCall {
@@ -61,17 +59,22 @@ export interface Transcript {
 /** The transcript could not be read to its end, although the run has ended. */
 export class TranscriptIncomplete extends Error {}
 
+/** A connection failed, in our own words: the message may be shown. */
+class ReadError extends Error {}
+
 /** The service refuses our token or our request. */
-class Refused extends Error {}
+class Refused extends ReadError {}
 
 /** The service ended the response before the end of the attempt, as it does when it stops. */
-class CutShort extends Error {}
+class CutShort extends ReadError {}
 
 /** The last call that was written. */
 interface Cursor {
   attempt: number;
   sequence: number;
   part: number;
+  /** When it was written, or the run ended after that; milliseconds since the epoch. */
+  movedAt: number;
   /** The service has answered at least once. */
   reached: boolean;
 }
@@ -84,35 +87,39 @@ interface Cursor {
  * Rejects with `Aborted`, `TranscriptIncomplete`, or as `attempts` does.
  */
 export async function follow(transcript: Transcript, attempts: Promise<number>, signal?: AbortSignal): Promise<void> {
-  const cursor = { attempt: 1, sequence: 0, part: 0, reached: false };
+  const cursor = { attempt: 1, sequence: 0, part: 0, movedAt: 0, reached: false };
   const backOff = new BackOff();
   const over = new AbortController();
   const abortOpen = () => over.abort();
   attempts.then(abortOpen, abortOpen);
-  while (!over.signal.aborted) await tryAttempt(transcript, cursor, backOff, false, signal, over.signal);
+  while (!over.signal.aborted) await tryAttempt(transcript, cursor, backOff, signal, over.signal);
   const last = await attempts;
-  const began = Date.now();
+  cursor.movedAt = Date.now();
   while (cursor.attempt <= last) {
-    const error = await tryAttempt(transcript, cursor, backOff, true, signal);
-    if (error === undefined || Date.now() - began < timeoutFor(transcript, cursor, error)) continue;
+    const error = await tryAttempt(transcript, cursor, backOff, signal);
+    if (error === undefined || Date.now() - cursor.movedAt < timeoutFor(transcript, cursor, error)) continue;
     const place = `attempt ${cursor.attempt} could not be read beyond line ${cursor.sequence}`;
     throw new TranscriptIncomplete(`the transcript of ${place}: ${reasonOf(error)}`);
   }
 }
 
-/** Reads an attempt to its end, or until something goes wrong: then this resolves to the error after a pause. */
+/**
+ * Reads an attempt to its end, or until something goes wrong: then this resolves to the error after a pause.
+ *
+ * @param over aborted when the run has its outcome; without it what is stored is read.
+ */
 async function tryAttempt(
   transcript: Transcript,
   cursor: Cursor,
   backOff: BackOff,
-  stored: boolean,
   signal: AbortSignal | undefined,
   over?: AbortSignal,
 ): Promise<unknown> {
   const before = idOf(cursor);
+  const stored = over === undefined;
   try {
     await withLinkedSignal([signal, over], (controller) => readAttempt(transcript, cursor, stored, controller));
-    Object.assign(cursor, { attempt: cursor.attempt + 1, sequence: 0, part: 0 });
+    Object.assign(cursor, { attempt: cursor.attempt + 1, sequence: 0, part: 0, movedAt: Date.now() });
     backOff.reset();
     return undefined;
   } catch (error) {
@@ -137,7 +144,7 @@ async function readAttempt(
   const query = `format=${format}&attempt=${cursor.attempt}&after=${idOf(cursor)}${stored ? "&stored=true" : ""}`;
   const url = `${runUrl(base, run)}/log?${query}`;
   const withTimeout = async <T>(wait: Promise<T>, limit = silence): Promise<T> => {
-    const timer = setTimeout(() => controller.abort(new Error(SILENT)), limit);
+    const timer = setTimeout(() => controller.abort(new ReadError("no data for too long")), limit);
     timer.unref();
     return await wait.finally(() => clearTimeout(timer));
   };
@@ -189,7 +196,7 @@ async function deliver({ id, data }: EventSourceMessage, transcript: Transcript,
     const call = { attempt: cursor.attempt, sequence, text, session };
     await transcript.write({ ...call, stream: stream === "stderr" ? "stderr" : "stdout" });
   }
-  Object.assign(cursor, { sequence, part });
+  Object.assign(cursor, { sequence, part, movedAt: Date.now() });
 }
 
 function idOf({ sequence, part }: Cursor): string {
@@ -214,9 +221,7 @@ function timeoutFor({ timeout }: Transcript, cursor: Cursor, error: unknown): nu
 
 /** At most 300 characters and never the token: of a network error only the code is taken. */
 function reasonOf(error: unknown): string {
-  if (!(error instanceof Error)) return "Error";
-  const ours =
-    [Refused, CutShort, ConfigurationError].some((kind) => error instanceof kind) || error.message === SILENT;
-  const code = (error.cause as { code?: unknown } | undefined)?.code;
-  return ours ? error.message.slice(0, 300) : typeof code === "string" ? code : error.name;
+  if (error instanceof ReadError || error instanceof ConfigurationError) return error.message.slice(0, 300);
+  const { name, cause } = error as Error & { cause?: { code?: unknown } };
+  return typeof cause?.code === "string" ? cause.code : name;
 }

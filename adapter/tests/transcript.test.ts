@@ -5,7 +5,7 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, describe, expect, it } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
 import { ConfigurationError } from "../src/errors.ts";
 import { mint } from "../src/tokens.ts";
 import { follow, type LogCall, type Transcript, TranscriptIncomplete } from "../src/transcript.ts";
@@ -268,6 +268,16 @@ describe("an outage of the service", () => {
     expect(messages[0]).toContain("503");
     expect(messages.join()).not.toContain("secret-token");
     expect(recoveries).toBeGreaterThan(0);
+  });
+
+  it("has the whole timeout after each call, however long the log took for the calls before", async () => {
+    const { base } = await startService((one, response) => {
+      response.end(one.line < 3 ? events(one.line + 1, one.line + 1) : END);
+    });
+    const { texts, write } = collectCalls(async () => void vi.setSystemTime(Date.now() + 3_600_000));
+    vi.useFakeTimers({ toFake: ["Date"] });
+    await follow(transcript(base, write), Promise.resolve(1)).finally(() => vi.useRealTimers());
+    expect(texts()).toEqual(range(1, 1, 3));
   });
 
   it.each([
