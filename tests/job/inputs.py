@@ -19,6 +19,7 @@ def create_job_input(
 ) -> CreateJob:
     """An input with everything it needs; `config` is in Paperclip's spelling."""
     attempt = AttemptKey(run=RunKey(agent_id=agent, company_id="co-1", run_id=run), attempt=fields.pop("attempt", 1))
+    namespace = (config or {}).get("namespace", "agents")
     wake = WakeContext(
         task_id=fields.pop("task_id", None),
         paperclip_workspace=fields.pop("workspace", Workspace()),
@@ -33,8 +34,8 @@ def create_job_input(
             config=RunConfig.model_validate({"model": "fake/text", **(config or {})}),
             context=wake,
         ),
-        "profile": PodProfile(namespace="agents", image="registry.example/agent:1", data_claim="data"),
-        "prompt": PromptBundle(namespace="agents", secret_name=attempt.prompt_secret_name, sha256="0" * 64, size=1),
+        "profile": PodProfile(namespace=namespace, image="registry.example/agent:1", data_claim="data"),
+        "prompt": PromptBundle(namespace=namespace, secret_name=attempt.prompt_secret_name, sha256="0" * 64, size=1),
     }
     return CreateJob(**{**defaults, **fields})
 
