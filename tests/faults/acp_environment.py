@@ -15,7 +15,7 @@ from temporalio.client import Client
 from agent_runs.agents.profile import load
 from tests.faults.environment import Environment, environment_of, recorded
 from tests.faults.served import SERVED_LINES, ServedEnvironment
-from tests.runs.real_agents import AgentSystem, command_line, events, key_of, open_real_agents, until_tool_runs
+from tests.runs.real_agents import AgentSystem, command_line, key_of, open_real_agents
 from tests.runs.test_resting_agents import own_programs
 from tests.support.process_pool import ProcessPool
 
@@ -68,18 +68,14 @@ class AcpEnvironment(ServedEnvironment):
         Codex tells of a command's end beside what it does next, so that the next command's may come first. What
         Gemini's have printed is not stored, only that they ended.
         """
-        parts = [event["part"] for event in await events(self.system, self.raw, attempt) if event["type"] == "tool_use"]
+        parts = [event["part"] for event in await self.system.events(self.raw, attempt) if event["type"] == "tool_use"]
         states = [part["state"] for part in sorted(parts, key=number_of)]
         return [line for state in states for line in lines_of(state, prints=self.agent_name != "gemini")]
 
     async def until_stored(self, count: int | None = None) -> None:
         """Returns once so many lines are stored, and the next tool has begun."""
         await super().until_stored(count)
-        await until_tool_runs(self.system, self.raw, count=(self.half if count is None else count) + 1)
-
-    def processes_of_agent(self) -> list[int]:
-        """The processes that speak the protocol."""
-        return self.agents.programs_of(self.raw)
+        await self.system.until_tools_began(self.raw, (self.half if count is None else count) + 1)
 
     async def helpers_of_sidecar(self) -> list[int]:
         """What the pod's sidecar has started, as soon as all of it is there: what was killed is replaced."""

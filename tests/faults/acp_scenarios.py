@@ -31,7 +31,6 @@ from tests.faults.scenarios import (
     row,
     stopped,
 )
-from tests.runs.real_agents import events
 from tests.support.ends import assert_verified
 
 STOPPED_SECONDS: Final = 5
@@ -71,7 +70,7 @@ async def agent_killed(env: Environment) -> Outcome:
     ticket = await env.start()
     await env.worker()
     await env.until_stored()
-    kill(env.processes_of_agent())
+    kill(env.agents.programs_of(env.raw))
     return await env.outcome(ticket)
 
 
@@ -85,7 +84,7 @@ def kill(pids: list[int]) -> None:
 async def in_one_session(scenario: Scenario, env: Environment) -> Outcome:
     """Every attempt continues the session of the first one."""
     outcome = await scenario(env)
-    lines = [line for each in outcome.attempts for line in await events(env.system, env.raw, each.attempt)]
+    lines = [line for each in outcome.attempts for line in await env.system.events(env.raw, each.attempt)]
     assert {line["sessionID"] for line in lines} - {""} == {outcome.session_id}
     return outcome
 

@@ -1,6 +1,5 @@
 """The same environment with the real OpenCode behind its server, in a pod of its own or in one that is claimed."""
 
-import json
 import shlex
 import signal
 from collections.abc import AsyncIterator
@@ -86,7 +85,7 @@ class ServedEnvironment(Environment):
 
     async def stored(self, attempt: int) -> list[str]:
         """The lines in the outputs of tools."""
-        events = [json.loads(line) for line in await self.system.stdout(self.raw, attempt)]
+        events = await self.system.events(self.raw, attempt)
         outputs = [event["part"]["state"].get("output", "") for event in events if event["type"] == "tool_use"]
         return [line for output in outputs for line in output.splitlines() if line.startswith("line ")]
 
@@ -106,11 +105,9 @@ class ServedEnvironment(Environment):
 
     async def end_rest(self) -> None:
         """End the only pod that may rest."""
-        kubernetes = self.system.kubernetes
-        jobs = await kubernetes.jobs_of_agent(kubernetes.namespace, self.agent_id)
-        for job in jobs[:1]:
+        for job in (await self.system.jobs(self.raw))[:1]:
             if self.claimed and rests(job):
-                await kubernetes.delete_job(job.metadata.namespace, job.metadata.name, job.metadata.uid)
+                await self.system.kubernetes.delete_job(job.metadata.namespace, job.metadata.name, job.metadata.uid)
 
 
 @asynccontextmanager

@@ -5,11 +5,14 @@ import base64
 import json
 from typing import Any
 
+from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.reference import job_ref
 from agent_runs.job.resting_pods import CLAIM_COMMAND, Answer, ask
 from agent_runs.kube.objects import Job
 from dev_stack.cluster.kinds import SECRETS
+from tests.runs.real_opencode import later
 from tests.runs.system import System
+from tests.support.ends import assert_whole
 
 NOT_OF_A_CLAIM = frozenset({"keep_warm", "max_age", "max_memory", "pod", "variables"})
 """What the sidecar's turn.json has besides the turn."""
@@ -33,3 +36,12 @@ async def one_claim_wins(system: System, job: Job) -> None:
     again = await claim(winner)
     assert (again.accepted, again.first) == (True, answers[winner - 1].first)
     await cluster.delete_job(namespace, job.metadata.name, job.metadata.uid)
+
+
+async def next_run_in_its_own_pod(system: System, raw: dict[str, Any], outcome: Outcome, resting: Job) -> Outcome:
+    """The next run, which succeeds in its first attempt, and not in the pod that rested."""
+    following = await system.outcome(later(raw, outcome, {"text": "Two."}))
+    assert_whole(following, "Two.")
+    (attempt,) = following.attempts
+    assert attempt.job_name != resting.metadata.name
+    return following

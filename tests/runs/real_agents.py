@@ -1,8 +1,6 @@
 """Whole runs of the real agents that speak ACP, with the scripted model as their provider."""
 
-import asyncio
 import contextlib
-import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,11 +12,10 @@ from temporalio.client import Client
 
 from agent_runs.agents.profile import load
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.kube.objects import Pod
 from dev_stack.agent_programs import PROGRAMS, ensure_program, link_programs, provider_variables
 from dev_stack.scripted_model.server import ScriptedModel, serve
 from tests.runs.real_opencode import playing
-from tests.runs.system import OTHER_PROCESS_POLL, System, attempt_key, open_system
+from tests.runs.system import System, open_system
 from tests.support.claims import data_claim
 
 KEY = "canary-key-of-the-provider"
@@ -79,19 +76,11 @@ class AgentSystem:
         }
         return raw
 
-    @property
-    def _namespace(self) -> str:
-        return self.system.kubernetes.namespace
-
-    async def pods(self, raw: dict[str, Any]) -> list[Pod]:
-        """The agent's pods."""
-        return await self.system.kubernetes.pods_of_agent(self._namespace, raw["agent"]["id"])
-
     async def left_of(self, raw: dict[str, Any]) -> list[str]:
         """What is left of a run: Jobs and pods of its agent, and processes with its variables."""
-        jobs = await self.system.kubernetes.jobs_of_agent(self._namespace, raw["agent"]["id"])
-        names = [*(each.metadata.name for each in jobs), *(each.metadata.name for each in await self.pods(raw))]
-        return [*names, *map(str, processes_of(raw))]
+        jobs = [job.metadata.name for job in await self.system.jobs(raw)]
+        pods = [pod.metadata.name for pod in await self.system.pods(raw)]
+        return [*jobs, *pods, *map(str, processes_of(raw))]
 
     def programs_of(self, raw: dict[str, Any]) -> list[int]:
         """The processes that speak the protocol for this run."""
@@ -100,10 +89,6 @@ class AgentSystem:
         found = [pid for pid in processes_of(raw) if program in command_line(pid)]
         assert found, "the agent does not run"
         return found
-
-    def with_task_queue(self, name: str) -> System:
-        """The same system with callers and workers of another task queue."""
-        return replace(self.system, settings=self.system.settings.model_copy(update={"task_queue": name}))
 
     async def plays(self, name: str, *steps: dict[str, Any], **config: Any) -> dict[str, Any]:
         """The same with these steps of the model."""
@@ -155,19 +140,3 @@ async def open_real_agents(temporal: Client, folder: Path) -> AsyncIterator[Agen
         own = folder / "agents"
         own.mkdir()
         yield AgentSystem(system, model, own)
-
-
-async def until_tool_runs(system: System, raw: dict[str, Any], attempt: int = 1, count: int = 1) -> None:
-    """Returns once so many tools have begun, according to the transcript."""
-    notifier = system.store.notifier(attempt_key(raw, attempt))
-    async with asyncio.timeout(90):
-        while True:
-            seen = notifier.changes
-            if [event["type"] for event in await events(system, raw, attempt)].count("tool_running") >= count:
-                return
-            await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
-
-
-async def events(system: System, raw: dict[str, Any], attempt: int = 1) -> list[dict[str, Any]]:
-    """The lines of the agent's standard output."""
-    return [json.loads(line) for line in await system.stdout(raw, attempt)]

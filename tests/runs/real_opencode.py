@@ -10,6 +10,8 @@ from typing import Any
 
 from temporalio.client import Client
 
+from agent_runs.contracts.outcome import Outcome
+from dev_stack.demo import later_context
 from dev_stack.opencode_binary import ensure_opencode
 from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import provider_block, serve
@@ -64,3 +66,8 @@ def playing(raw: dict[str, Any], *steps: dict[str, Any]) -> dict[str, Any]:
     changed: dict[str, Any] = json.loads(re.sub(f"{begin}.*?{end}", lambda _: json.dumps(script(*steps))[1:-1], text))
     assert changed != raw
     return changed
+
+
+def later(raw: dict[str, Any], outcome: Outcome, *steps: dict[str, Any]) -> dict[str, Any]:
+    """The next run of the agent for the same task, with these steps."""
+    return playing(later_context(raw, outcome.session_params), *steps)

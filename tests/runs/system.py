@@ -1,6 +1,7 @@
 """A whole system for one test: real Temporal, embedded cluster, transcript store, worker; only OpenCode is a script."""
 
 import asyncio
+import json
 import os
 import shlex
 import sys
@@ -25,6 +26,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.start import HostTexts
 from agent_runs.kube.client import Cluster
+from agent_runs.kube.objects import Job, Pod
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcript.store import Line, TranscriptStore
@@ -98,6 +100,18 @@ class System:
         """The stored lines of the agent's standard output."""
         return [line.data for line in await self.lines(raw, attempt) if line.stream == "stdout"]
 
+    async def events(self, raw: dict[str, Any], attempt: int = 1) -> list[dict[str, Any]]:
+        """The same of an agent that writes events."""
+        return [json.loads(line) for line in await self.stdout(raw, attempt)]
+
+    async def jobs(self, raw: dict[str, Any]) -> list[Job]:
+        """The agent's Jobs, of whichever run."""
+        return await self.kubernetes.jobs_of_agent(self.kubernetes.namespace, raw["agent"]["id"])
+
+    async def pods(self, raw: dict[str, Any]) -> list[Pod]:
+        """The agent's pods, of whichever run."""
+        return await self.kubernetes.pods_of_agent(self.kubernetes.namespace, raw["agent"]["id"])
+
     async def until_stored(self, raw: dict[str, Any], count: int = 1, attempt: int = 1) -> None:
         """Returns once so many lines of an attempt are stored, by whichever process."""
         notifier = self.store.notifier(attempt_key(raw, attempt))
@@ -106,6 +120,16 @@ class System:
             if len(await self.lines(raw, attempt)) >= count:
                 return
             await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
+
+    async def until_tools_began(self, raw: dict[str, Any], count: int = 1) -> None:
+        """Returns once so many tools have begun, according to the transcript."""
+        notifier = self.store.notifier(attempt_key(raw))
+        async with asyncio.timeout(90):
+            while True:
+                seen = notifier.changes
+                if [event["type"] for event in await self.events(raw)].count("tool_running") >= count:
+                    return
+                await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
 
     async def history_bytes(self, ticket: Ticket) -> bytes:
         """A run's history as it is stored: in its JSON the payloads are base64, where no text is found."""

@@ -15,8 +15,8 @@ from dev_stack.demo import later_context
 from tests.conftest import UNKNOWN_SESSION
 from tests.pod.driving import bash
 from tests.pod.paperclip import serving
-from tests.runs.real_agents import COUNTED, KEY, SPENT, AgentSystem, events, key_of, real_agents, spent
-from tests.runs.real_opencode import playing
+from tests.runs.real_agents import COUNTED, KEY, SPENT, AgentSystem, key_of, real_agents, spent
+from tests.runs.real_opencode import later
 from tests.security.canaries import Record
 from tests.support.ends import assert_whole
 
@@ -70,7 +70,7 @@ async def test_a_run_with_a_tool_is_whole_and_says_what_it_used(agents: AgentSys
     raw = await agents.plays(name, {**bash(f"{late}echo heron"), **COUNTED}, {"text": "Done.", **COUNTED})
     outcome = await agents.system.outcome(raw)
     assert_whole(outcome, "Done.")
-    seen = await events(agents.system, raw)
+    seen = await agents.system.events(raw)
     (tool,) = [each["part"] for each in seen if each["type"] == "tool_use"]
     assert (tool["state"]["status"], "heron" in str(tool["state"]["output"])) == ("completed", name != "gemini")
     assert spent(outcome) == SPENT[name]
@@ -174,7 +174,7 @@ async def test_the_key_of_the_provider_is_in_secrets_and_nowhere_else(agents: Ag
 async def test_a_change_of_the_agent_begins_a_fresh_session_and_says_so(agents: AgentSystem) -> None:
     first = await agents.plays("codex", {"text": "One."})
     one = await agents.system.outcome(first)
-    second = playing(later_context(first, one.session_params), {"text": "Two."})
+    second = later(first, one, {"text": "Two."})
     second["config"] |= {**(await agents.agent("qwen", "script"))["config"], "model": "fake/scenario/script"}
     two = await agents.system.outcome(second)
     assert_whole(two, "Two.")
@@ -210,7 +210,7 @@ async def test_a_tool_that_leaves_the_workspace_is_denied_where_the_configuratio
         dangerouslySkipPermissions=False,
     )
     await agents.system.outcome(raw)
-    seen = await events(agents.system, raw)
+    seen = await agents.system.events(raw)
     assert [each["type"] for each in seen if each["type"] == "permission_rejected"] == ["permission_rejected"]
     tools = [each["part"]["state"]["status"] for each in seen if each["type"] == "tool_use"]
     assert "completed" not in tools

@@ -14,7 +14,7 @@ from dev_stack.opencode_binary import ensure_opencode
 from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
 from tests.pod.driving import bash
-from tests.runs.real_opencode import agent_of, playing
+from tests.runs.real_opencode import agent_of, later, playing
 from tests.runs.system import System, open_system
 from tests.support.claims import data_claim
 from tests.support.ends import assert_whole
@@ -88,7 +88,7 @@ async def test_a_run_is_whole_its_session_goes_on_and_its_key_is_hidden(system: 
     assert TICKET.encode() not in lines
     assert one.session_params is not None
     assert one.session_params.agent == "sixth"
-    two = await system.outcome(playing(later_context(first, one.session_params), {"text": "Two."}))
+    two = await system.outcome(later(first, one, {"text": "Two."}))
     assert_whole(two, "Two.")
     assert two.session_id == one.session_id
     assert len(two.attempts) == 1
@@ -100,9 +100,9 @@ async def test_its_pod_rests_only_if_its_profile_says_so(system: System, agent: 
     first = await sixth(system, {"text": "One."}, agent=agent, keepWarmSec=120)
     one = await system.outcome(first)
     assert_whole(one, "One.")
-    left = await system.kubernetes.jobs_of_agent(system.kubernetes.namespace, first["agent"]["id"])
+    left = await system.jobs(first)
     assert len(left) == (agent == "resting")
-    two = await system.outcome(playing(later_context(first, one.session_params), {"text": "Two."}))
+    two = await system.outcome(later(first, one, {"text": "Two."}))
     assert_whole(two, "Two.")
     assert two.session_id == one.session_id
     assert (two.attempts[0].job_name == one.attempts[0].job_name) == (agent == "resting")

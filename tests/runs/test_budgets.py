@@ -9,6 +9,7 @@ import pytest
 from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
+from dev_stack.demo import later_context
 from tests.pod.driving import bash, task
 from tests.runs.real_opencode import opencode_agent, playing, real_system
 from tests.runs.system import System, attempt_key, open_system
@@ -122,11 +123,9 @@ async def test_opencode_that_exceeds_its_steps_is_stopped_and_a_later_run_resume
         assert outcome.session_params is not None
         assert outcome.stop is not None
         assert outcome.stop.session_preserved
-        later = {**raw, "runId": f"{raw['runId'][:-1]}x"}
-        later["context"] = {**raw["context"], "executionIdentityRunId": later["runId"]}
-        later["runtime"] = {**raw["runtime"], "sessionParams": outcome.session_params.model_dump(by_alias=True)}
-        later["config"] = {**raw["config"], "model": "fake/scenario/text", "maxSteps": 3}
-        resumed = await system.outcome(later)
+        following = later_context(raw, outcome.session_params)
+        following["config"] = {**raw["config"], "model": "fake/scenario/text", "maxSteps": 3}
+        resumed = await system.outcome(following)
     assert resumed.failure is None
     assert resumed.session_id == outcome.session_id
 

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from tests.pod.driving import bash
 from tests.runs.real_opencode import opencode_agent, playing, real_system
 
-GREET = {"tools": [{"name": "bash", "args": {"command": "echo hi; mkfifo pipe", "description": "greet"}}]}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+GREET = bash("echo hi; mkfifo pipe")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 async def test_a_provider_that_does_not_answer_is_named(temporal: Client, tmp_path: Path) -> None:
     async with real_system(temporal, tmp_path) as system:
         raw = playing(await opencode_agent(system, "script", silenceTimeoutSec=8), GREET, {"delay": 600})
@@ -21,8 +22,6 @@ async def test_a_provider_that_does_not_answer_is_named(temporal: Client, tmp_pa
     assert outcome.session_params is not None
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 async def test_a_tool_that_does_not_end_is_named(temporal: Client, tmp_path: Path) -> None:
     async with real_system(temporal, tmp_path) as system:
         hang = {"tools": [{"name": "read", "args": {"filePath": "pipe"}}]}
@@ -32,11 +31,9 @@ async def test_a_tool_that_does_not_end_is_named(temporal: Client, tmp_path: Pat
     assert (outcome.error_message or "").startswith("read has not ended for 8s")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 async def test_a_command_that_runs_longer_than_the_limit_is_not_stopped(temporal: Client, tmp_path: Path) -> None:
     async with real_system(temporal, tmp_path) as system:
-        sleep = {"tools": [{"name": "bash", "args": {"command": "sleep 25", "description": "wait"}}]}
-        raw = playing(await opencode_agent(system, "script", silenceTimeoutSec=8), GREET, sleep, {"text": "done"})
+        agent = await opencode_agent(system, "script", silenceTimeoutSec=8)
+        raw = playing(agent, GREET, bash("sleep 25"), {"text": "done"})
         outcome = await system.outcome(raw)
     assert outcome.failure is None

@@ -22,9 +22,9 @@ from dev_stack.agent_programs import PROGRAMS
 from dev_stack.demo import later_context
 from tests.pod.driving import bash
 from tests.pod.paperclip import FakePaperclip, serving
-from tests.runs.claiming import one_claim_wins
-from tests.runs.real_agents import AgentSystem, command_line, events, key_of, processes_of, programs, real_agents
-from tests.runs.real_opencode import playing
+from tests.runs.claiming import next_run_in_its_own_pod, one_claim_wins
+from tests.runs.real_agents import AgentSystem, command_line, key_of, processes_of, programs, real_agents
+from tests.runs.real_opencode import later
 from tests.runs.test_api_proxy import ASK, PYTHON
 from tests.support.ends import assert_whole
 
@@ -64,16 +64,6 @@ def paperclip() -> Iterator[FakePaperclip]:
         yield served
 
 
-def later(raw: dict[str, Any], outcome: Outcome, *steps: dict[str, Any]) -> dict[str, Any]:
-    """The next run of the agent for the same task."""
-    return playing(later_context(raw, outcome.session_params), *steps)
-
-
-async def jobs(agents: AgentSystem, raw: dict[str, Any]) -> list[Job]:
-    cluster = agents.system.kubernetes
-    return await cluster.jobs_of_agent(cluster.namespace, raw["agent"]["id"])
-
-
 async def rested(
     agents: AgentSystem, name: str, *steps: dict[str, Any], **config: Any
 ) -> tuple[dict[str, Any], Outcome, Job]:
@@ -81,7 +71,7 @@ async def rested(
     raw = await agents.plays(name, *(steps or ({"text": "One."},)), **{"keepWarmSec": KEEP_WARM_SEC, **config})
     outcome = await agents.system.outcome(raw)
     assert_whole(outcome, "One.")
-    (job,) = await jobs(agents, raw)
+    (job,) = await agents.system.jobs(raw)
     assert RESTS_SINCE in job.metadata.annotations
     return raw, outcome, job
 
@@ -143,10 +133,10 @@ async def test_the_next_run_has_the_pod_the_session_and_nothing_of_the_run_befor
     go.touch()
     one = await agents.system.outcome(first)
     assert_whole(one, "The word is heron.")
-    (resting,) = await jobs(agents, first)
+    (resting,) = await agents.system.jobs(first)
     await until_nothing_works(first)
     assert [place for place in places_with(agents, "canary-token-a") if "/volumes/token/" not in place] == []
-    (pod,) = await agents.pods(first)
+    (pod,) = await agents.system.pods(first)
     meta = pod.metadata  # a change of it makes the kubelet renew the sidecar's volume at once
     await agents.system.kubernetes.annotate_pod(meta.namespace, meta.name, meta.uid, {"example.com/renew": "now"})
     async with asyncio.timeout(60):
@@ -174,7 +164,7 @@ async def test_the_next_run_has_the_pod_the_session_and_nothing_of_the_run_befor
     assert [value for value in seen["variables"].values() if first["runId"] in value] == []
     sent = [(each.headers["Authorization"], each.headers["X-Paperclip-Run-Id"]) for each in paperclip.requests]
     assert sent == [("Bearer canary-token-a", first["runId"]), ("Bearer canary-token-b", second["runId"])]
-    assert {each["sessionID"] for each in await events(agents.system, second)} - {""} == {two.session_id}
+    assert {each["sessionID"] for each in await agents.system.events(second)} - {""} == {two.session_id}
 
     third = later(first, one.model_copy(update={"session_params": None}), {"text": "Three."})
     third["authToken"], paperclip.owner = "canary-token-c", ("canary-token-c", third["runId"])
@@ -194,11 +184,8 @@ async def test_what_waits_in_the_agents_container_and_is_gone_costs_the_next_run
     for pid in waiting_of(first):
         with suppress(ProcessLookupError):  # it ended with the one before
             os.kill(pid, sent)
-    two = await agents.system.outcome(later(first, one, {"text": "Two."}))
-    assert_whole(two, "Two.")
+    two = await next_run_in_its_own_pod(agents.system, first, one, resting)
     assert two.session_id == one.session_id
-    assert [attempt.failure_code for attempt in two.attempts] == [None]
-    assert two.attempts[0].job_name != resting.metadata.name
     assert processes_of(first) == []
 
 
@@ -206,19 +193,16 @@ async def test_a_resting_pod_whose_sidecar_is_killed_costs_the_next_run_only_a_s
     agents: AgentSystem, name: str
 ) -> None:
     first, one, resting = await rested(agents, name)
-    (pod,) = await agents.pods(first)
+    (pod,) = await agents.system.pods(first)
     await agents.system.embedded.faults.kill_container(pod.metadata.name, "sidecar")
-    two = await agents.system.outcome(later(first, one, {"text": "Two."}))
-    assert_whole(two, "Two.")
-    assert [attempt.failure_code for attempt in two.attempts] == [None]
-    assert two.attempts[0].job_name != resting.metadata.name
+    await next_run_in_its_own_pod(agents.system, first, one, resting)
     assert processes_of(first) == []
 
 
 async def test_a_pod_that_nobody_claims_ends_by_itself(agents: AgentSystem, name: str) -> None:
     raw, *_ = await rested(agents, name, keepWarmSec=1)
     async with asyncio.timeout(60):
-        while await jobs(agents, raw):  # noqa: ASYNC110 - this test watches no Jobs
+        while await agents.system.jobs(raw):  # noqa: ASYNC110 - this test watches no Jobs
             await asyncio.sleep(0.1)
     assert processes_of(raw) == []
 
@@ -236,7 +220,7 @@ async def test_a_key_that_has_changed_is_that_of_a_new_pod(agents: AgentSystem) 
     two = await agents.system.outcome(second)
     assert_whole(two, "Two.")
     assert two.attempts[0].job_name != resting.metadata.name
-    assert resting.metadata.uid not in [job.metadata.uid for job in await jobs(agents, first)]
+    assert resting.metadata.uid not in [job.metadata.uid for job in await agents.system.jobs(first)]
 
 
 async def test_a_model_that_has_changed_is_that_of_a_new_pod(agents: AgentSystem) -> None:
@@ -274,5 +258,5 @@ async def test_thirty_wakes_of_one_pod_keep_their_lines_apart(agents: AgentSyste
         outcome = await agents.system.outcome(raw)
         assert_whole(outcome, f"Wake {number}.")
         assert outcome.attempts[0].job_name == resting.metadata.name
-        (command,) = [each for each in await events(agents.system, raw) if each["type"] == "tool_use"]
+        (command,) = [each for each in await agents.system.events(raw) if each["type"] == "tool_use"]
         assert command["part"]["state"]["output"].strip() == f"number {number}"

@@ -18,15 +18,14 @@ from temporalio.client import Client
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.resting_pods import TRIES
-from agent_runs.kube.objects import Job, Pod
+from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import RESTS_SINCE
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER
-from dev_stack.demo import later_context
 from tests.pod.driving import bash
 from tests.pod.paperclip import serving
-from tests.runs.claiming import one_claim_wins
-from tests.runs.real_opencode import opencode_agent, playing, real_system
-from tests.runs.system import OTHER_PROCESS_POLL, System, attempt_key
+from tests.runs.claiming import next_run_in_its_own_pod, one_claim_wins
+from tests.runs.real_opencode import later, opencode_agent, playing, real_system
+from tests.runs.system import System
 from tests.runs.test_api_proxy import ASK, PYTHON, until_token_rotated
 from tests.support.ends import assert_verified, assert_whole
 
@@ -50,29 +49,12 @@ async def served(system: System, *steps: dict[str, Any], **config: Any) -> dict[
     return playing(await opencode_agent(system, "script", transport="serve", **config), *steps)
 
 
-def later(raw: dict[str, Any], outcome: Outcome, *steps: dict[str, Any]) -> dict[str, Any]:
-    """The next run of the agent for the same task."""
-    return playing(later_context(raw, outcome.session_params), *steps)
-
-
-async def events(system: System, raw: dict[str, Any], attempt: int = 1) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in await system.stdout(raw, attempt)]
-
-
-async def jobs(system: System, raw: dict[str, Any]) -> list[Job]:
-    return await system.kubernetes.jobs_of_agent(system.kubernetes.namespace, raw["agent"]["id"])
-
-
-async def pods(system: System, raw: dict[str, Any]) -> list[Pod]:
-    return await system.kubernetes.pods_of_agent(system.kubernetes.namespace, raw["agent"]["id"])
-
-
 async def rested(system: System, **config: Any) -> tuple[dict[str, Any], Outcome, Job]:
     """An agent after its first run, whose pod rests."""
     raw = await served(system, {"text": "One."}, **{"keepWarmSec": 120, **config})
     outcome = await system.outcome(raw)
     assert_whole(outcome, "One.")
-    (job,) = await jobs(system, raw)
+    (job,) = await system.jobs(raw)
     assert RESTS_SINCE in job.metadata.annotations
     return raw, outcome, job
 
@@ -120,21 +102,10 @@ def status_without_a_run(server: int) -> int:
     return connection.getresponse().status
 
 
-async def until_tools_began(system: System, raw: dict[str, Any], count: int = 1) -> None:
-    """Returns once so many tools have begun, according to the transcript."""
-    notifier = system.store.notifier(attempt_key(raw))
-    async with asyncio.timeout(60):
-        while True:
-            seen = notifier.changes
-            if [event["type"] for event in await events(system, raw)].count("tool_running") >= count:
-                return
-            await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
-
-
 async def until_a_tool_runs(system: System, raw: dict[str, Any]) -> None:
     """Returns once the agent's command has written something: it runs."""
     await until(lambda: bool(processes(b"sleep\x00600", variable=b"PAPERCLIP_RUN_ID=")))
-    await until_tools_began(system, raw)
+    await system.until_tools_began(raw)
 
 
 async def test_a_served_run_has_the_lines_of_the_command_line_and_leaves_nothing(system: System) -> None:
@@ -145,10 +116,10 @@ async def test_a_served_run_has_the_lines_of_the_command_line_and_leaves_nothing
         outcome = await system.outcome(raw)
         assert_whole(outcome, "Done.")
         seen[transport] = (
-            [event["type"] for event in await events(system, raw) if event["type"] in COMMON],
+            [event["type"] for event in await system.events(raw) if event["type"] in COMMON],
             outcome.usage,
         )
-        assert await jobs(system, raw) == []
+        assert await system.jobs(raw) == []
     assert seen["serve"] == seen["run"]
     assert seen["serve"][0].count("step_finish") == 2
 
@@ -210,8 +181,8 @@ async def test_a_cancel_ends_the_turn_its_tool_and_the_pod(system: System, claim
     ended = await outcome_at_close(ticket.handle(system.temporal))
     assert (ended.error_code, ended.stop and ended.stop.agent_stopped) == ("cancelled", True)
     assert_verified(ended)
-    assert [event["part"]["state"]["status"] for event in await events(system, raw) if event["type"] == "tool_use"]
-    assert (await jobs(system, raw), await pods(system, raw)) == ([], [])
+    assert [event["part"]["state"]["status"] for event in await system.events(raw) if event["type"] == "tool_use"]
+    assert (await system.jobs(raw), await system.pods(raw)) == ([], [])
     assert processes(b"sleep\x00600", variable=raw["runId"].encode()) == []
 
 
@@ -229,7 +200,7 @@ async def test_a_server_that_is_killed_ends_the_run_by_name(system: System, clai
     ended = await outcome_at_close(ticket.handle(system.temporal))
     assert ended.failure is not None
     assert ended.failure.code == "opencode_crashed"
-    assert (await jobs(system, raw), await pods(system, raw)) == ([], [])
+    assert (await system.jobs(raw), await system.pods(raw)) == ([], [])
 
 
 async def test_a_server_that_ignores_sigterm_holds_no_run_up(system: System) -> None:
@@ -249,13 +220,13 @@ async def test_a_killed_driver_is_replaced_and_no_line_is_lost_or_doubled(system
     raw = await served(system, *steps, {"text": "Done."})
     ticket = await system.start(raw)
     for number, gate in enumerate(gates):
-        await until_tools_began(system, raw, number + 1)
+        await system.until_tools_began(raw, number + 1)
         for pid in helpers_of_the_sidecar():
             os.kill(pid, signal.SIGKILL)
         gate.touch()
     outcome = await outcome_at_close(ticket.handle(system.temporal))
     assert_whole(outcome, "Done.")
-    seen = [event for event in await events(system, raw) if event["type"] in COMMON]
+    seen = [event for event in await system.events(raw) if event["type"] in COMMON]
     outputs = [event["part"]["state"]["output"].strip() for event in seen if event["type"] == "tool_use"]
     assert outputs == [gate.name for gate in gates]
     assert len({event["part"]["id"] for event in seen}) == len(seen)
@@ -268,12 +239,12 @@ async def test_the_next_run_of_the_task_gets_the_pod_that_rests(system: System) 
     assert_whole(two, "Two.")
     assert two.session_id == one.session_id
     assert two.attempts[0].job_name == resting.metadata.name
-    assert [job.metadata.uid for job in await jobs(system, first)] == [resting.metadata.uid]
-    (command,) = [event for event in await events(system, second) if event["type"] == "tool_use"]
+    assert [job.metadata.uid for job in await system.jobs(first)] == [resting.metadata.uid]
+    (command,) = [event for event in await system.events(second) if event["type"] == "tool_use"]
     assert command["part"]["state"]["output"].strip() == second["runId"]
-    assert {event["sessionID"] for event in await events(system, second)} == {two.session_id}
+    assert {event["sessionID"] for event in await system.events(second)} == {two.session_id}
     assert two.result_json.get("notes") == one.result_json.get("notes")
-    (pod,) = await pods(system, second)
+    (pod,) = await system.pods(second)
     turn = system.embedded.state_dir / "pods" / pod.metadata.uid / "volumes/control/turn-2/turn.json"
     assert json.loads(turn.read_text())["read_to"] > 0  # the journal is read from where the first run has read it
 
@@ -297,14 +268,14 @@ async def test_a_configuration_that_a_run_leaves_in_its_home_is_not_there_for_th
     two = await system.outcome(second)
     assert_whole(two, "Two.")
     assert two.attempts[0].job_name == one.attempts[0].job_name
-    (command,) = [event for event in await events(system, second) if event["type"] == "tool_use"]
+    (command,) = [event for event in await system.events(second) if event["type"] == "tool_use"]
     assert ".opencode-unused" in command["part"]["state"]["output"].split()
 
 
 async def until_gone(system: System, raw: dict[str, Any]) -> None:
     """Returns once the pod has ended by itself, and its Job with it."""
     async with asyncio.timeout(60):
-        while await jobs(system, raw):  # noqa: ASYNC110 - this test watches no Jobs
+        while await system.jobs(raw):  # noqa: ASYNC110 - this test watches no Jobs
             await asyncio.sleep(0.1)
 
 
@@ -332,7 +303,7 @@ async def test_a_pod_of_another_configuration_is_not_claimed(system: System) -> 
     two = await system.outcome(second)
     assert_whole(two, "Two.")
     assert two.attempts[0].job_name != resting.metadata.name
-    assert resting.metadata.uid not in [job.metadata.uid for job in await jobs(system, first)]
+    assert resting.metadata.uid not in [job.metadata.uid for job in await system.jobs(first)]
     assert "previous runs" not in str(two.result_json.get("notes"))
 
 
@@ -341,43 +312,27 @@ async def test_of_several_claims_one_wins_and_a_repeated_one_is_answered_as_befo
     await one_claim_wins(system, job)
 
 
-async def test_a_resting_server_that_was_killed_costs_the_next_run_only_a_start(system: System) -> None:
-    first, one, resting = await rested(system)
-    for pid in server_of(first):
-        os.kill(pid, signal.SIGKILL)
-    two = await system.outcome(later(first, one, {"text": "Two."}))
-    assert_whole(two, "Two.")
-    assert two.attempts[-1].job_name != resting.metadata.name
-    assert [attempt.failure_code for attempt in two.attempts] == [None]
-
-
-async def test_a_resting_server_that_hangs_costs_the_next_run_only_a_start(system: System) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hangs"])
+async def test_a_resting_server_that_is_gone_costs_the_next_run_only_a_start(
+    system: System, sent: signal.Signals
+) -> None:
     first, one, resting = await rested(system, graceSec=1)
     for pid in server_of(first):
-        os.kill(pid, signal.SIGSTOP)
-    two = await system.outcome(later(first, one, {"text": "Two."}))
-    assert_whole(two, "Two.")
-    assert two.attempts[-1].job_name != resting.metadata.name
-    assert [attempt.failure_code for attempt in two.attempts] == [None]
+        os.kill(pid, sent)
+    await next_run_in_its_own_pod(system, first, one, resting)
 
 
 async def test_a_resting_pod_that_is_evicted_costs_the_next_run_only_a_start(system: System) -> None:
     first, one, resting = await rested(system)
-    (pod,) = await pods(system, first)
+    (pod,) = await system.pods(first)
     await system.embedded.faults.evict(pod.metadata.name)
-    two = await system.outcome(later(first, one, {"text": "Two."}))
-    assert_whole(two, "Two.")
-    assert [attempt.failure_code for attempt in two.attempts] == [None]
-    assert two.attempts[0].job_name != resting.metadata.name
+    await next_run_in_its_own_pod(system, first, one, resting)
 
 
 async def test_a_resting_pod_that_cannot_be_asked_costs_the_next_run_only_a_start_and_a_note(system: System) -> None:
     first, one, resting = await rested(system)
     system.embedded.faults.http(path="/exec.*command=claim", status=404, times=TRIES)
-    two = await system.outcome(later(first, one, {"text": "Two."}))
-    assert_whole(two, "Two.")
-    assert [attempt.failure_code for attempt in two.attempts] == [None]
-    assert two.attempts[0].job_name != resting.metadata.name
+    two = await next_run_in_its_own_pod(system, first, one, resting)
     assert f"the pod of Job {resting.metadata.name} rested, and was not used" in str(two.result_json.get("notes"))
 
 
@@ -386,8 +341,8 @@ async def test_a_sidecar_that_is_killed_in_a_claimed_pod_costs_one_attempt(syste
     gate = tmp_path / "go"
     raw = later(first, one, bash(f"until [ -e {gate} ]; do sleep 0.05; done; echo sleep 600"), {"text": "Two."})
     ticket = await system.start(raw)
-    await until_tools_began(system, raw)
-    (pod,) = await pods(system, raw)
+    await system.until_tools_began(raw)
+    (pod,) = await system.pods(raw)
     await system.embedded.faults.kill_container(pod.metadata.name, "sidecar")
     gate.touch()
     ended = await outcome_at_close(ticket.handle(system.temporal))
@@ -405,13 +360,13 @@ async def test_the_token_is_always_that_of_the_run(system: System, tmp_path: Pat
         first["authToken"], paperclip.owner = "token-a", ("token-a", first["runId"])
         one = await system.outcome(first)
         assert_whole(one, "One.")
-        (resting,) = await jobs(system, first)
+        (resting,) = await system.jobs(first)
         (server,) = server_of(first)
         assert await asyncio.to_thread(status_without_a_run, server) == 503
         second = later(first, one, asks, waits, {"text": "Two."})
         second["authToken"], paperclip.owner = "token-b", ("token-b", second["runId"])
         ticket = await system.start(second)
-        await until_tools_began(system, second, 2)
+        await system.until_tools_began(second, 2)
         third = {**later(second, one, {"text": "Three."}), "authToken": "token-c"}
         paperclip.owner = ("token-c", third["runId"])
         assert (await system.start(third)).kind == "joined"
@@ -435,7 +390,7 @@ async def test_fifty_wakes_of_one_pod_keep_their_lines_apart(system: System) -> 
         outcome = await system.outcome(raw)
         assert_whole(outcome, f"Wake {number}.")
         assert outcome.attempts[0].job_name == resting.metadata.name
-        (command,) = [event for event in await events(system, raw) if event["type"] == "tool_use"]
+        (command,) = [event for event in await system.events(raw) if event["type"] == "tool_use"]
         assert command["part"]["state"]["output"].strip() == f"number {number}"
 
 
@@ -447,4 +402,4 @@ async def test_a_pod_whose_output_was_emptied_does_not_rest_and_holds_no_run_up(
     assert outcome.summary == "Done."
     assert outcome.receipt is not None
     assert outcome.receipt.state == "differs"
-    assert await jobs(system, raw) == []
+    assert await system.jobs(raw) == []

@@ -31,7 +31,7 @@ async def until_pod_exists(system: System, raw: dict[str, Any]) -> None:
 async def assert_nothing_left(system: System, raw: dict[str, Any], attempt: int = 1) -> None:
     key, kubernetes = attempt_key(raw, attempt), system.kubernetes
     assert await kubernetes.read_job("default", key.job_name) is None
-    assert await kubernetes.pods_of_agent("default", raw["agent"]["id"]) == []
+    assert await system.pods(raw) == []
     for name in (key.prompt_secret_name, key.run_secret_name):
         assert await kubernetes.read_secret_metadata("default", name) is None
 
@@ -84,7 +84,7 @@ async def test_a_cancelled_agent_that_is_retained_stops_and_keeps_its_log(system
     await cancel(ticket.handle(system.temporal), "wrong branch")
     outcome = await outcome_at_close(ticket.handle(system.temporal))
     assert_stopped(outcome, "cancelled", killed=False)
-    (pod,) = await system.kubernetes.pods_of_agent("default", raw["agent"]["id"])
+    (pod,) = await system.pods(raw)
     status = pod.container("opencode")
     assert status is not None
     assert status.state.terminated is not None
