@@ -64,6 +64,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "agent_runs/logs/log_resume.py": tuple(
         f"tests/logs/test_{name}.py" for name in ("log_resume", "follower", "silence")
     ),
+    "agent_runs/logs/stored_output.py": ("tests/logs/test_log_resume.py", "tests/activities/test_stream_logs.py"),
     "agent_runs/transcript/fold.py": (
         *(
             "tests/conformance/test_opencode_output.py",
@@ -74,7 +75,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "agent_runs/transcript/verdict.py": tuple(
         f"tests/{name}.py"
-        for name in ("opencode/test_verdict", "conformance/test_opencode_output", "opencode/test_captures")
+        for name in ("transcript/test_verdict", "conformance/test_opencode_output", "transcript/test_captures")
     ),
     **{
         f"agent_runs/job/{name}.py": (
