@@ -18,7 +18,7 @@ import {
 } from "./abort.ts";
 import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
 import { ConfigurationError, InvalidRequest } from "./errors.ts";
-import { type LogFormat, OutageLog, RunLog } from "./log.ts";
+import { OutageLog, RunLog } from "./log.ts";
 import { EndedWithoutOutcome, fetchOutcome, requestCancel } from "./outcome.ts";
 import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
 import type { AdapterExecutionContext, AdapterExecutionResult } from "./paperclip.ts";
@@ -27,7 +27,7 @@ import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { type Prepared, prepare } from "./request.ts";
 import { cancelledBeforeStart, failedResult, type PluginFailure, resultOf } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
-import { logFormatIn, type Settings, settingsFrom } from "./settings.ts";
+import { type LogFormat, logFormatFor, type Settings, settingsFrom } from "./settings.ts";
 import { blockTask } from "./task.ts";
 import {
   attribute,
@@ -69,10 +69,10 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
     const helpers = await paperclipHelpers();
     const prepared = await prepare(ctx, settings, sealer, helpers);
     await yieldToEventLoop();
-    const logFormat = logFormatIn(process.env, helpers.version);
+    const logFormat = logFormatFor(settings, helpers.version);
     return { settings, temporal: temporalFor(settings), prepared, logFormat };
   };
-  return await executeWith(ctx, createParts, shutdownSignal);
+  return await executeWith(ctx, createParts);
 }
 
 /**

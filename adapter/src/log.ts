@@ -5,20 +5,17 @@
  * mistaken for one, which is the service's part (`agent_runs/web/paperclip_log.py`).
  */
 
-import { setTimeout as setTimer } from "node:timers";
 import { stripVTControlCharacters } from "node:util";
+import type { AdapterExecutionContext } from "./paperclip.ts";
 import type { LogCall } from "./transcript.ts";
 
-/** Bytes of one call, newline included, are below this. */
-export const CALL_BYTES = 8000;
 /** After so long without a line a heartbeat is written. */
 const HEARTBEAT_MS = 5 * 60_000;
 const OUTAGE_REPEAT_MS = 60_000;
 const MESSAGE_LIMIT = 2000;
 
-/** How the agent's lines are written: `events`: OpenCode's, for a parser; `text`: for people. */
-export type LogFormat = "events" | "text";
-export type OnLog = (stream: "stdout" | "stderr", chunk: string) => Promise<void>;
+type Stream = LogCall["stream"];
+type OnLog = AdapterExecutionContext["onLog"];
 
 /** A status line, one line whatever an error message holds. */
 export function statusLine(message: string): string {
@@ -36,27 +33,27 @@ export function statusLine(message: string): string {
  */
 export class RunLog {
   readonly #onLog: OnLog;
-  readonly #heartbeatInterval: number;
+  readonly #heartbeat: NodeJS.Timeout;
   #queue: Promise<void> = Promise.resolve();
   #lost = 0;
-  #timer: NodeJS.Timeout | undefined;
   #closed = false;
   #session = "";
   #lastLine = "";
   /** The phase of the run, for heartbeats. */
   phase = "preparing";
-  /** Number of the agent's lines written so far. */
+  /** The agent's lines written so far. */
   lines = 0;
 
   constructor(onLog: OnLog, heartbeatInterval: number = HEARTBEAT_MS) {
     this.#onLog = onLog;
-    this.#heartbeatInterval = heartbeatInterval;
-    this.#restartTimer();
+    const write = () => void this.status(`no new output; the run is ${this.phase}`);
+    this.#heartbeat = setTimeout(write, heartbeatInterval);
+    this.#heartbeat.unref();
   }
 
   /** Writes one status line; on stderr what went wrong. */
-  status(message: string, stream: "stdout" | "stderr" = "stdout"): Promise<void> {
-    return this.#enqueue(async () => await this.#write(stream, statusLine(message)));
+  status(message: string, stream: Stream = "stdout"): Promise<void> {
+    return this.#enqueue(() => this.#write(stream, statusLine(message)));
   }
 
   /** Writes one call for a line of the agent. */
@@ -80,7 +77,7 @@ export class RunLog {
   async close(): Promise<void> {
     await this.#queue;
     this.#closed = true;
-    clearTimeout(this.#timer);
+    clearTimeout(this.#heartbeat);
   }
 
   #enqueue(work: () => Promise<void>): Promise<void> {
@@ -89,9 +86,9 @@ export class RunLog {
     return this.#queue;
   }
 
-  async #write(stream: "stdout" | "stderr", text: string): Promise<void> {
+  async #write(stream: Stream, text: string): Promise<void> {
     if (this.#closed) return;
-    this.#restartTimer();
+    this.#heartbeat.refresh(); // also starts it again once it has ended
     try {
       if (this.#lost > 0) {
         const missing = `${this.#lost} lines are missing here: Paperclip refused them; the transcript has them`;
@@ -102,12 +99,6 @@ export class RunLog {
     } catch {
       this.#lost += 1;
     }
-  }
-
-  #restartTimer(): void {
-    clearTimeout(this.#timer);
-    this.#timer = setTimer(() => void this.status(`no new output; the run is ${this.phase}`), this.#heartbeatInterval);
-    this.#timer.unref();
   }
 }
 

@@ -11,17 +11,15 @@ import { dirname, isAbsolute, join } from "node:path";
 import type { JWK } from "jose";
 import settingNames from "../../agent_runs/contracts/settings.json" with { type: "json" };
 import { ConfigurationError, type Problem } from "./errors.ts";
-import type { LogFormat } from "./log.ts";
 import type { JsonObject } from "./paperclip.ts";
 import { type TemporalServer, temporalServer } from "./temporal-server.ts";
 
 const PREFIX = "AGENT_RUNS_";
 /** A type of its own, or that of Paperclip's OpenCode adapter, which this one then replaces. The first is the default. */
 const ADAPTER_TYPES = ["opencode_k8s", "opencode_local"] as const;
-export type AdapterType = (typeof ADAPTER_TYPES)[number];
 
 /** The type under which Paperclip loads this adapter; a wrong setting is refused elsewhere. */
-export function adapterTypeIn(environment: NodeJS.ProcessEnv): AdapterType {
+export function adapterTypeIn(environment: NodeJS.ProcessEnv) {
   const chosen = environment[`${PREFIX}ADAPTER_TYPE`]?.trim();
   return ADAPTER_TYPES.find((type) => type === chosen) ?? ADAPTER_TYPES[0];
 }
@@ -31,20 +29,18 @@ export function adapterTypeIn(environment: NodeJS.ProcessEnv): AdapterType {
  * parsers in assigns to `self.caches`, which has no setter in a browser, and ends. Read in the UI's assets of this version
  * and seen in Chromium 156. A version that is not listed may load one.
  */
-const WITHOUT_PARSERS: ReadonlySet<string> = new Set(["2026.916.1"]);
+const WITHOUT_PARSERS: ReadonlySet<unknown> = new Set(["2026.916.1"]);
+
+/** How a run's log is written: OpenCode's `events` for a parser, or `text` for people. */
+export type LogFormat = "events" | "text";
 
 /**
- * How a run's log is written for this Paperclip: events for a parser, else text for people. In place of Paperclip's own
- * OpenCode adapter that one's parser or ours shows the log; both read OpenCode's events.
- *
- * @param version of the Paperclip that runs this process; undefined when it is not known.
+ * The format for the Paperclip of this version. In place of Paperclip's own OpenCode adapter that one's parser or ours shows
+ * the log; both read OpenCode's events.
  */
-export function logFormatIn(environment: NodeJS.ProcessEnv, version: string | undefined): LogFormat {
-  const chosen = environment[`${PREFIX}RUN_LOG_FORMAT`]?.trim();
-  if (chosen === "events" || chosen === "text") return chosen;
-  const isParsed =
-    version === undefined || !WITHOUT_PARSERS.has(version) || adapterTypeIn(environment) === "opencode_local";
-  return isParsed ? "events" : "text";
+export function logFormatFor({ logFormat, adapterType }: Settings, version: string | undefined): LogFormat {
+  if (logFormat !== "auto") return logFormat;
+  return WITHOUT_PARSERS.has(version) && adapterType !== "opencode_local" ? "text" : "events";
 }
 
 /** The settings of this plugin. They hold secrets and are never logged. */
@@ -92,7 +88,7 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     adapterType: choice("ADAPTER_TYPE", ADAPTER_TYPES),
     /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
     reportAs: choice("REPORT_AS", ["opencode_local", "opencode_k8s"]),
-    /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatIn`. */
+    /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatFor`. */
     logFormat: choice("RUN_LOG_FORMAT", ["auto", "events", "text"]),
     /** For the reconciler, where Paperclip requires a login. */
     boardApiKey: text("BOARD_API_KEY"),

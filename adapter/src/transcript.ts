@@ -11,7 +11,7 @@
 
 import { createParser, type EventSourceMessage } from "eventsource-parser";
 import { ConfigurationError } from "./errors.ts";
-import type { LogFormat } from "./log.ts";
+import type { LogFormat } from "./settings.ts";
 import { runUrl } from "./tokens.ts";
 import { Aborted, BackOff, type OutageListener, withLinkedSignal } from "./waits.ts";
 

@@ -1,6 +1,7 @@
 /** Waits that can be aborted. Every timer here ends with its wait, and none keeps the host's process alive. */
 
 import { setMaxListeners } from "node:events";
+import { setTimeout } from "node:timers/promises";
 
 /** A wait or a call ended because its signal was aborted; `reason` is the signal's. */
 export class Aborted extends Error {
@@ -27,19 +28,8 @@ export function yieldToEventLoop(): Promise<void> {
 }
 
 /** Waits so many milliseconds. Rejects with `Aborted` when `signal` is aborted. */
-export function sleep(milliseconds: number, signal?: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    if (signal?.aborted) return reject(new Aborted(signal.reason));
-    const end = () => {
-      clearTimeout(timer);
-      signal?.removeEventListener("abort", end);
-      if (signal?.aborted) reject(new Aborted(signal.reason));
-      else resolve();
-    };
-    const timer = setTimeout(end, milliseconds);
-    timer.unref();
-    signal?.addEventListener("abort", end);
-  });
+export async function sleep(milliseconds: number, signal?: AbortSignal): Promise<void> {
+  await setTimeout(milliseconds, undefined, { signal, ref: false }).catch(() => throwIfAborted(signal));
 }
 
 /**

@@ -1,8 +1,8 @@
 /** A run's log in Paperclip: our status lines, and the agent's calls in their order, with every lost one named. */
 
 import { describe, expect, it } from "vitest";
-import { CALL_BYTES, OutageLog, RunLog, statusLine } from "../src/log.ts";
-import { logFormatIn } from "../src/settings.ts";
+import { OutageLog, RunLog, statusLine } from "../src/log.ts";
+import { logFormatFor, settingsFrom } from "../src/settings.ts";
 import type { LogCall } from "../src/transcript.ts";
 
 function call(text: string, sequence = 7): LogCall {
@@ -11,7 +11,7 @@ function call(text: string, sequence = 7): LogCall {
 
 describe("our own status lines", () => {
   it("are cut to the limit of a call", () => {
-    expect(Buffer.byteLength(statusLine("漢".repeat(50_000)))).toBeLessThan(CALL_BYTES - 1);
+    expect(Buffer.byteLength(statusLine("漢".repeat(50_000)))).toBeLessThan(8000 - 1);
   });
 
   it("are sentences that say whose they are, on one line whatever an error message holds", () => {
@@ -33,13 +33,15 @@ describe("our own status lines", () => {
 
 describe("the format", () => {
   it("is text only where no parser shows the log, unless a setting decides", () => {
-    expect(logFormatIn({}, "2026.916.1")).toBe("text");
-    expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: "auto" }, "2026.916.1")).toBe("text");
-    expect(logFormatIn({}, "2026.999.0")).toBe("events");
-    expect(logFormatIn({}, undefined)).toBe("events");
-    expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: "events" }, "2026.916.1")).toBe("events");
-    expect(logFormatIn({ AGENT_RUNS_RUN_LOG_FORMAT: " text " }, undefined)).toBe("text");
-    expect(logFormatIn({ AGENT_RUNS_ADAPTER_TYPE: "opencode_local" }, "2026.916.1")).toBe("events");
+    const format = (environment: NodeJS.ProcessEnv, version: string | undefined) =>
+      logFormatFor(settingsFrom(environment), version);
+    expect(format({}, "2026.916.1")).toBe("text");
+    expect(format({ AGENT_RUNS_RUN_LOG_FORMAT: "auto" }, "2026.916.1")).toBe("text");
+    expect(format({}, "2026.999.0")).toBe("events");
+    expect(format({}, undefined)).toBe("events");
+    expect(format({ AGENT_RUNS_RUN_LOG_FORMAT: "events" }, "2026.916.1")).toBe("events");
+    expect(format({ AGENT_RUNS_RUN_LOG_FORMAT: " text " }, undefined)).toBe("text");
+    expect(format({ AGENT_RUNS_ADAPTER_TYPE: "opencode_local" }, "2026.916.1")).toBe("events");
   });
 });
 
