@@ -9,8 +9,13 @@
  */
 
 import { randomUUID } from "node:crypto";
-import { type WorkflowExecutionInfo, WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
-import common from "@temporalio/common";
+import {
+  ApplicationFailure,
+  type WorkflowExecutionInfo,
+  WorkflowFailedError,
+  WorkflowUpdateFailedError,
+} from "@temporalio/client";
+import { defineSearchAttributeKey, TypedSearchAttributes } from "@temporalio/common";
 import type { Join, Joined, RunStart } from "../generated/contracts.ts";
 import { InvalidRequest } from "./errors.ts";
 import { executeUpdate, RunClosed, signalCollected, UpdatesSpent, UpdateTimedOut } from "./outcome.ts";
@@ -30,8 +35,6 @@ import {
   WORKFLOW_TYPE,
 } from "./temporal.ts";
 import { type OutageListener, sleep } from "./waits.ts";
-
-const { ApplicationFailure, defineSearchAttributeKey, TypedSearchAttributes } = common;
 
 /** Values of the search attribute RunPhase of a run that has its outcome. */
 export const FINAL_PHASES: ReadonlySet<string> = new Set(["succeeded", "failed", "timed out", "cancelled"]);

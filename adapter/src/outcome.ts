@@ -4,8 +4,12 @@
  * Same rules as `agent_runs/client/outcome.py`: same Updates, same ids, same meaning of a closed run.
  */
 
-import { WorkflowFailedError, WorkflowUpdateFailedError } from "@temporalio/client";
-import { ApplicationFailure, CancelledFailure } from "@temporalio/common";
+import {
+  ApplicationFailure,
+  CancelledFailure,
+  WorkflowFailedError,
+  WorkflowUpdateFailedError,
+} from "@temporalio/client";
 import type { Outcome } from "../generated/contracts.ts";
 import {
   type CallOptions,

@@ -1,6 +1,7 @@
 /**
  * The connection to Temporal, one for each set of settings, and the one call that the SDK does not offer: a start whose
- * request id is Paperclip's run id.
+ * request id is Paperclip's run id. It carries the trace that the host works in, if the host has an OpenTelemetry tracer, so
+ * that the run's spans belong to it; without one the worker begins a trace.
  *
  * Nothing is connected before the first call, and a lost connection is restored by gRPC. The SDK's own retries are off:
  * `callUntilAnswered` retries instead, because it can be aborted at any time and reports outages to the run's log.
@@ -9,10 +10,15 @@
  */
 
 import { randomUUID } from "node:crypto";
-import { Connection, WorkflowClient, type WorkflowHandle, type WorkflowStartInput } from "@temporalio/client";
+import {
+  Connection,
+  defaultPayloadConverter,
+  WorkflowClient,
+  type WorkflowHandle,
+  type WorkflowStartInput,
+} from "@temporalio/client";
 import proto from "@temporalio/proto";
 import type { Settings } from "./settings.ts";
-import { traceHeaders } from "./trace-context.ts";
 import { BackOff, type OutageListener, throwIfAborted, withLinkedSignal } from "./waits.ts";
 
 /** The gRPC status codes that are handled here. */
@@ -38,6 +44,15 @@ const CALL_TIMEOUT_MS = 10_000;
 /** Without these, gRPC's own pauses between connections grow to two minutes. */
 const RECONNECT_OPTIONS = { "grpc.initial_reconnect_backoff_ms": 250, "grpc.max_reconnect_backoff_ms": 5000 };
 export const WORKFLOW_TYPE = "AgentRunWorkflow";
+/** Where @opentelemetry/api of any 1.x version keeps what an SDK has registered; there is nothing to import then. */
+const OPEN_TELEMETRY = Symbol.for("opentelemetry.js.api.1");
+/** The header of Temporal's own interceptors. */
+const TRACE_HEADER = "_tracer-data";
+
+interface OpenTelemetry {
+  context?: { active(): unknown };
+  propagation?: { inject(context: unknown, carrier: Record<string, string>): void };
+}
 
 /** A handle of exactly one workflow execution. */
 export type Run = WorkflowHandle & { readonly workflowRunId: string };
@@ -237,4 +252,20 @@ function holderOf(error: unknown): StartAnswer | undefined {
     }
   }
   return undefined;
+}
+
+/** Headers of a start, none without a current span. */
+function traceHeaders(): WorkflowStartInput["headers"] {
+  const { context, propagation } = (globalThis as { [OPEN_TELEMETRY]?: OpenTelemetry })[OPEN_TELEMETRY] ?? {};
+  if (context === undefined || propagation === undefined) return {};
+  const carrier: Record<string, string> = {};
+  try {
+    propagation.inject(context.active(), carrier);
+  } catch {
+    return {}; // a tracer that fails is no reason to start no run
+  }
+  // not the host's baggage, which may hold anything: histories last
+  const { traceparent, tracestate } = carrier;
+  if (traceparent === undefined) return {};
+  return { [TRACE_HEADER]: defaultPayloadConverter.toPayload({ traceparent, tracestate }) };
 }
