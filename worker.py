@@ -41,15 +41,14 @@ from agent_runs.job.resting_pods import RestingPods
 from agent_runs.kube.client import Cluster
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.service import startup
+from agent_runs.service.activity_context import SLOTS_PER_RUN, ActivityContext, Slots
 from agent_runs.service.build_id import build_id, worker_deployment
 from agent_runs.service.health import Health, health_checks, health_service
-from agent_runs.service.heartbeats import Heartbeats
-from agent_runs.service.logs import LogContext, configure_logs
+from agent_runs.service.logs import configure_logs
 from agent_runs.service.polling import Polling
 from agent_runs.service.preparations import HistoryPreparations
 from agent_runs.service.sampling import sampling
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.service.slots import SLOTS_PER_RUN, Slots
 from agent_runs.service.stop_signals import StopSignals
 from agent_runs.transcript.retention import purging
 from agent_runs.transcript.store import TranscriptStore
@@ -68,8 +67,6 @@ STICKY_TIMEOUT: Final = timedelta(seconds=5)
 HEARTBEAT_THROTTLE: Final = timedelta(seconds=2)
 """Longest interval between heartbeats that are sent, so a cancel arrives within it."""
 
-WITHOUT_HEARTBEATS: Final = frozenset({"prepare_run", "introspect_pod", "bundle_prompt", "create_job", "rotate_token"})
-"""Activities that send none themselves."""
 REPORTED_ERRORS: Final = (*startup.STARTUP_ERRORS, CannotListen)
 """They end the start-up with their text, one line that names setting, reason and remedy."""
 
@@ -160,7 +157,7 @@ def temporal_worker(
         task_queue=settings.task_queue,
         workflows=[AgentRunWorkflow, AgentCheckWorkflow],
         activities=steps,
-        interceptors=[LogContext(), slots, Heartbeats(WITHOUT_HEARTBEATS)],
+        interceptors=[ActivityContext(slots)],
         build_id=None if deployment else build_id(),  # else the SDK hashes every loaded module: 3 CPU seconds
         deployment_config=deployment,
         identity=name or worker_identity(),

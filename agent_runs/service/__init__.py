@@ -1,4 +1,4 @@
-"""What a worker process is: settings, startup, health, polling, slots, stop signals, build id.
+"""What a worker process is: settings, startup, health, what surrounds activities, polling, stop signals, build id.
 
 `cli`, `dev_stack` and `worker` may import it.
 """

@@ -13,13 +13,10 @@ from types import TracebackType
 from typing import Any, Final
 
 import structlog
-from structlog.contextvars import bind_contextvars, merge_contextvars
+from structlog.contextvars import merge_contextvars
 from structlog.typing import Processor
 from temporalio import activity, workflow
 from temporalio.runtime import LoggingConfig, LoggingFormat, TelemetryFilter
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
-
-from agent_runs.contracts.identity import AttemptKey, RunKey
 
 CORE_LOGS: Final = LoggingConfig(
     filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), format=LoggingFormat.JSON
@@ -84,30 +81,3 @@ def _add_temporal_ids(_logger: object, _method: str, event: MutableMapping[str, 
     elif (info := record.get("temporal_workflow")) is not None:
         event.update(workflow_id=info.get("workflow_id"), temporal_run_id=info.get("run_id"))
     return event
-
-
-class LogContext(Interceptor):
-    """Adds the ids of the run to every line that is logged while one of its activities runs."""
-
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002 - the SDK's name
-        """Wraps the activities of a worker."""
-        return _WithIds(next)
-
-
-class _WithIds(ActivityInboundInterceptor):
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        bind_contextvars(**run_ids(input.args[0] if input.args else None))  # of this activity's own task
-        return await self.next.execute_activity(input)
-
-
-def run_ids(message: object) -> dict[str, Any]:
-    """The ids of the run that an activity's input is about, with those of the activity's workflow."""
-    info = activity.info()
-    ids: dict[str, Any] = {"workflow_id": info.workflow_id, "temporal_run_id": info.workflow_run_id}
-    ids["activity"] = info.activity_type
-    key = getattr(message, "attempt", None) or getattr(message, "run", None)
-    if isinstance(key, AttemptKey):
-        ids["attempt"], key = key.attempt, key.run
-    if isinstance(key, RunKey):
-        ids |= {"run_id": key.run_id, "agent_id": key.agent_id}
-    return ids

@@ -17,7 +17,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
-from agent_runs.service.slots import Slots
+from agent_runs.service.activity_context import Slots
 
 KINDS: Final[Mapping[str, TaskQueueType.ValueType]] = {
     "workflow": TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,

@@ -28,11 +28,11 @@ from agent_runs.contracts.messages import AwaitSchedule, PodRef
 from agent_runs.contracts.outcome import Report
 from agent_runs.metrics.recorder import Recorder
 from agent_runs.service import startup
+from agent_runs.service.activity_context import Slots
 from agent_runs.service.health import Health, health_checks
 from agent_runs.service.polling import Polling
 from agent_runs.service.sampling import sample
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.service.slots import Slots
 from dev_stack.cluster.kinds import PODS
 from tests.faults.environment import start_server
 from tests.metrics.rules import ALERTS, RULES, assert_fires, needs_promtool, unknown_metrics

@@ -18,6 +18,7 @@ from agent_runs.client.connection import EXIT_DELAY_SEC
 from agent_runs.contracts.errors import ClusterUnavailable, TranscriptsUnavailable
 from agent_runs.contracts.identity import RunKey
 from agent_runs.kube.client import Cluster
+from agent_runs.service.activity_context import Slots
 from agent_runs.service.health import (
     CLUSTER_MAX_AGE,
     CheckResult,
@@ -29,7 +30,6 @@ from agent_runs.service.health import (
 )
 from agent_runs.service.polling import Polling, PollSilence, SilenceLimits
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.service.slots import Slots
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.transcripts import serving
 from tests.workflows.fake_activities import FakeActivities
@@ -167,9 +167,9 @@ async def test_a_worker_whose_slots_are_all_in_use_is_ready_and_reports_it(
     health = health_of(Polling(temporal, queue, name, slots, SilenceLimits(), clock), store)
     async with running_worker(temporal, queue, slots, name):
         await until(health, lambda report: report.ready)
-        slots.acquire()
-        clock.pass_by(timedelta(seconds=80))
-        report = await health.report()
+        with slots.one():
+            clock.pass_by(timedelta(seconds=80))
+            report = await health.report()
     assert report.ready
     assert "all 1 activity slots are in use" in next(it.detail for it in report.checks if it.name == "polling")
 

@@ -13,10 +13,9 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.service.heartbeats import Heartbeats
+from agent_runs.service.activity_context import ActivityContext, Slots
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import THROTTLE, FakeActivities
-from worker import WITHOUT_HEARTBEATS
 from workflows.agent_run import AgentRunWorkflow
 
 Handle = WorkflowHandle[AgentRunWorkflow, Outcome]
@@ -48,7 +47,7 @@ async def running_worker(
         activities=steps.activities,
         workflow_runner=runner,
         max_heartbeat_throttle_interval=THROTTLE,
-        interceptors=[Heartbeats(WITHOUT_HEARTBEATS)],
+        interceptors=[ActivityContext(Slots(1000))],
     ):
         yield start
         replayer = Replayer(workflows=[AgentRunWorkflow], data_converter=pydantic_data_converter, debug_mode=True)

@@ -19,6 +19,7 @@ from activities.rotate_token import RotateTokenActivity
 from activities.stop_agent import StopAgentActivity
 from activities.stream_logs import StreamLogsActivity
 from agent_runs.contracts import activities
+from agent_runs.service.activity_context import WITHOUT_HEARTBEATS
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     method.__name__: method
@@ -49,4 +50,4 @@ def test_the_worker_has_every_activity_and_no_other() -> None:
     wired = inspect.getsource(worker.activities)
     assert set(IMPLEMENTATIONS) == {reference.__name__ for reference in activities.ALL}
     assert all(f".{name}," in wired for name in IMPLEMENTATIONS)
-    assert set(IMPLEMENTATIONS) >= worker.WITHOUT_HEARTBEATS
+    assert set(IMPLEMENTATIONS) >= WITHOUT_HEARTBEATS
