@@ -9,12 +9,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from datetime import timedelta
-from pathlib import Path
 from typing import Final
-
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.attach import JOIN_TIMEOUT, Ticket, attach
 from agent_runs.client.connection import run_to_end
@@ -22,9 +17,9 @@ from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.request import AgentRef, RunConfig, WakeContext
 from tests.support.requests import FakeRequest
+from tests.support.temporal import start_temporal
 from tests.workflows.fake_activities import FakeActivities, FakeAgent
 from tests.workflows.fake_worker import reached, running_worker
-from workflows.attributes import ALL
 
 WAKES: Final = 400
 QUEUE: Final = "bench"
@@ -44,13 +39,7 @@ async def main() -> None:
     """Print a line for each answer."""
     number = int(sys.argv[1]) if len(sys.argv) > 1 else WAKES
     agent, settings, name = FakeAgent(), ClientSettings(task_queue=QUEUE), str(uuid.uuid4())
-    async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-        data_converter=pydantic_data_converter,
-        search_attributes=list(ALL),
-        dev_server_log_level="error",
-        dev_server_startup_timeout=timedelta(minutes=2),
-    ) as environment:
+    async with await start_temporal() as environment:
         client = environment.client
 
         async def timed(request: FakeRequest) -> tuple[Ticket, float]:

@@ -27,8 +27,6 @@ from typing import Final
 import aiohttp
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.settings import ClientSettings
@@ -40,6 +38,7 @@ from agent_runs.transcript.usage import StoredUsage
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import application
 from agent_runs.web.transcripts import serving
+from tests.support.temporal import start_temporal
 from tests.transcript.postgres import Postgres
 from workflows import attributes
 
@@ -164,12 +163,7 @@ async def command(environment: Mapping[str, str], *arguments: str) -> None:
 
 @asynccontextmanager
 async def dev_server() -> AsyncIterator[Client]:
-    async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-        data_converter=pydantic_data_converter,
-        search_attributes=list(attributes.ALL),
-        dev_server_log_level="error",
-    ) as environment:
+    async with await start_temporal() as environment:
         yield environment.client
 
 

@@ -28,8 +28,6 @@ from typing import Any
 
 import aiohttp
 from temporalio import workflow
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from agent_runs.client.connection import run_to_end
@@ -41,6 +39,7 @@ from bench.agents import NAMESPACE, RATE
 from bench.follower import QUEUE, settings
 from bench.overhead import percentile
 from bench.store import server_cpu
+from tests.support.temporal import start_temporal
 from tests.transcript.postgres import Postgres
 from workflows.activity_calls import HANDOVER_HEARTBEAT
 
@@ -165,13 +164,7 @@ async def measure(
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
         if server is not None:
             (folder / "store").write_text(server.url())
-        environment = await parts.enter_async_context(
-            await WorkflowEnvironment.start_local(
-                dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-                data_converter=pydantic_data_converter,
-                dev_server_log_level="error",
-            )
-        )
+        environment = await parts.enter_async_context(await start_temporal())
         (folder / "temporal").write_text(environment.client.service_client.config.target_host)
         agents = await parts.enter_async_context(process("bench.agents", runs, folder, *(["--plain"] if plain else [])))
         workers = [await parts.enter_async_context(process("bench.follower", folder)) for _ in range(worker_count)]

@@ -12,13 +12,10 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
-
 from agent_runs.client.connection import run_to_end
 from bench.overhead import EVENTS
 from tests.runs.system import System, open_system
-from workflows.attributes import ALL
+from tests.support.temporal import start_temporal
 
 LINES = 150
 STEP = "".join(f"printf '{event}\\n' $(date +%s%3N); sleep 0.2\n" for event in EVENTS)
@@ -41,12 +38,7 @@ async def runs(system: System, count: int) -> int:
 
 async def measure(count: int) -> tuple[float, float, int]:
     """CPU seconds of the worker during the runs, those of as long without any, and lines."""
-    environment = await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-        data_converter=pydantic_data_converter,
-        search_attributes=list(ALL),
-        dev_server_log_level="error",
-    )
+    environment = await start_temporal()
     with tempfile.TemporaryDirectory() as folder:
         async with (
             environment,

@@ -27,9 +27,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
-
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.request import OPENCODE
 from dev_stack.agent_programs import PROGRAMS
@@ -39,7 +36,7 @@ from tests.runs.real_agents import AgentSystem
 from tests.runs.real_opencode import opencode_agent
 from tests.runs.system import System, open_system
 from tests.support.claims import data_claim
-from workflows.attributes import ALL
+from tests.support.temporal import start_temporal
 
 SAMPLE_INTERVAL: Final = 0.1
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -231,12 +228,7 @@ class Bench:
 @asynccontextmanager
 async def open_bench(folder: Path) -> AsyncIterator[Bench]:
     """Temporal, cluster, model and a worker process, after a first run."""
-    environment = await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-        data_converter=pydantic_data_converter,
-        search_attributes=list(ALL),
-        dev_server_log_level="error",
-    )
+    environment = await start_temporal()
     async with environment, serve() as model, open_system(environment.client, folder) as opened:
         names = [f"text:{number}" for number in range(max(AT_ONCE))]
         provider = folder / "provider.json"

@@ -4,19 +4,15 @@ import asyncio
 import os
 import re
 import signal
-import sys
 import time
 import uuid
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.connection import EXIT_DELAY_SEC
 from agent_runs.contracts.request import AgentRef, RunConfig
@@ -24,7 +20,7 @@ from dev_stack.agent_programs import PROGRAMS
 from dev_stack.scripted_model import ScriptedModel, serve
 from tests.support.agent_samples import left_out
 from tests.support.requests import FakeRequest
-from workflows.attributes import ALL
+from tests.support.temporal import start_temporal
 
 # Shells start background jobs with SIGINT ignored, and programs that outlive a terminal ignore SIGHUP; every process
 # inherits that, and no shell can trap it then.
@@ -87,14 +83,7 @@ UNKNOWN_SESSION = "0199c0de-0000-7000-8000-000000000000"
 @pytest.fixture(scope="session")
 async def temporal() -> AsyncIterator[Client]:
     """A client of a real dev server (in memory), which ends with the session."""
-    binary = Path(sys.executable).with_name("temporal")
-    async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(binary),
-        data_converter=pydantic_data_converter,
-        search_attributes=list(ALL),
-        dev_server_log_level="error",
-        dev_server_startup_timeout=timedelta(minutes=2),
-    ) as environment:
+    async with await start_temporal() as environment:
         yield environment.client
         await asyncio.sleep(EXIT_DELAY_SEC)
 

@@ -5,11 +5,9 @@ import base64
 import json
 import shlex
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -18,7 +16,6 @@ from pydantic import TypeAdapter
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.attach import Ticket, attach
@@ -31,7 +28,7 @@ from tests.conftest import FIXTURES
 from tests.runs.system import System, open_system
 from tests.support.ports import free_port
 from tests.support.process_pool import ChildProcess, ProcessPool
-from workflows.attributes import ALL
+from tests.support.temporal import start_temporal
 
 LINES: Final = 60
 AGENT_VARIABLE: Final = "FAULTS_AGENT"
@@ -301,16 +298,7 @@ class Server:
 
 
 async def start_server(database: Path, port: int) -> WorkflowEnvironment:
-    """The real dev server."""
-    return await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-        dev_server_database_filename=str(database),
-        data_converter=pydantic_data_converter,
-        search_attributes=list(ALL),
-        dev_server_log_level="error",
-        dev_server_startup_timeout=timedelta(minutes=1),
-        port=port,
-    )
+    return await start_temporal(dev_server_database_filename=str(database), port=port)
 
 
 @asynccontextmanager

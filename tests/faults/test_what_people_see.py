@@ -99,7 +99,6 @@ async def test_the_worker_was_killed(temporal: Client, process_pool: ProcessPool
             await until_hindered(env, ticket, "following the agent's output")
             expected = "following the agent's output"
             assert expected in await seen.command("show", ticket.run_id)
-            assert expected in await seen.command("explain", ticket.run_id)
             assert expected in await seen.command("list", "--agent", env.agent_id)
             assert expected in await seen.page(f"/runs/{seen.run.name}")
             assert "line 0" in await seen.command("logs", ticket.run_id)
@@ -118,7 +117,6 @@ async def test_the_api_server_is_away(temporal: Client, process_pool: ProcessPoo
             await until_hindered(env, ticket, "k8s_api_unavailable")
             for text in (
                 await seen.command("show", ticket.run_id),
-                await seen.command("explain", ticket.run_id),
                 await seen.command("list", "--agent", env.agent_id),
                 await seen.page(f"/runs/{seen.run.name}"),
             ):
@@ -140,7 +138,6 @@ async def test_the_stores_disk_is_full(temporal: Client, process_pool: ProcessPo
             await until_hindered(env, ticket, "transcripts_unavailable")
             for text in (
                 await seen.command("show", ticket.run_id),
-                await seen.command("explain", ticket.run_id),
                 await seen.page(f"/runs/{seen.run.name}"),
             ):
                 assert "following the agent's output failed" in text
@@ -191,25 +188,22 @@ async def test_the_login_to_the_database_is_revoked(
             await until_hindered(env, ticket, "transcripts_unavailable")
             texts = [
                 await seen.command("show", ticket.run_id),
-                await seen.command("explain", ticket.run_id),
                 await seen.command("list", "--agent", env.agent_id),
                 await seen.command("logs", ticket.run_id),
                 await seen.page(f"/runs/{seen.run.name}"),
                 await seen.page("/runs"),
                 await ready(health),
             ]
+            assert reason in texts[1]
+            assert "tokens and cost are missing" in texts[1]
             assert reason in texts[2]
-            assert "tokens and cost are missing" in texts[2]
-            assert reason in texts[3]
-            assert f"agent-runs show {seen.run.name}" in texts[4]
-            assert "Stored output cannot be read now" in texts[4]
-            assert "The transcript store does not answer" in texts[5]
-            assert texts[6].startswith('503 {"ready":false,"live":true')
-            assert '"name":"transcripts","state":"failing"' in texts[6]
-            for text in texts[:2]:
-                assert "following the agent's output failed" in text
-                assert reason in text
-                assert "Check the transcript store" in text
+            assert f"agent-runs show {seen.run.name}" in texts[3]
+            assert "Stored output cannot be read now" in texts[3]
+            assert "The transcript store does not answer" in texts[4]
+            assert texts[5].startswith('503 {"ready":false,"live":true')
+            assert '"name":"transcripts","state":"failing"' in texts[5]
+            for words in ("following the agent's output failed", reason, "Check the transcript store"):
+                assert words in texts[0]
         await server.execute(give_back)
         outcome = await env.outcome(ticket)
         assert (outcome.failure, outcome.receipt.state if outcome.receipt else None) == (None, "verified")
@@ -236,7 +230,7 @@ async def test_temporal_is_stopped(temporal: Client, process_pool: ProcessPool, 
         assert env.server is not None
         async with open_surfaces(env, ticket) as seen:
             await env.server.running.shutdown()
-            for command in ("show", "explain", "cancel"):
+            for command in ("show", "cancel"):
                 assert "Temporal does not answer" in await seen.command(command, ticket.run_id)
             assert "Temporal does not answer" in await seen.command("list")
             logs = await seen.command("logs", ticket.run_id)

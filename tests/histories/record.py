@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from temporalio.client import Client, WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from agent_runs.client.attach import attach
@@ -23,9 +21,9 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.service.build_id import build_id
 from tests.histories.scenarios import Handle, RecordedRun, Scenario, request_cancel, scenarios
 from tests.support.requests import FakeRequest
+from tests.support.temporal import start_temporal
 from tests.workflows.fake_activities import THROTTLE
 from workflows.agent_run import AgentRunWorkflow
-from workflows.attributes import ALL
 
 HERE: Final = Path(__file__).parent
 LIMIT: Final = timedelta(minutes=2)
@@ -86,13 +84,7 @@ async def main() -> None:
     for file in HERE.glob("*.json"):
         if file.stem in wanted or not sys.argv[1:]:
             file.unlink()
-    async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-        data_converter=pydantic_data_converter,
-        search_attributes=list(ALL),
-        dev_server_log_level="error",
-        dev_server_startup_timeout=timedelta(minutes=2),
-    ) as environment:
+    async with await start_temporal() as environment:
         await asyncio.gather(*(record(environment.client, name, scenario) for name, scenario in wanted.items()))
 
 

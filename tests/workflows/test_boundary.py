@@ -1,16 +1,12 @@
 """Whatever Temporal hands over, and however long a text is, a run goes on and its agent's id becomes free."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from agent_runs.client.attach import attach
@@ -21,12 +17,12 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import check_workflow_id, workflow_id
 from tests.support.cases import case
 from tests.support.requests import FakeRequest
+from tests.support.temporal import start_temporal
 from tests.workflows.fake_activities import FakeActivities, FakeAgent
 from tests.workflows.fake_worker import configured, reached, running_worker
 from tests.workflows.test_callers import wake
 from workflows.agent_check import AgentCheckWorkflow
 from workflows.agent_run import MAX_JOINS, AgentRunWorkflow
-from workflows.attributes import ALL
 
 WRONG: Final[tuple[list[Any], ...]] = ([], [None], ["x"], [{}], [7], [[]], [None, None], ["x", {}])
 """Arguments of a start, a signal or an update that no caller of ours sends."""
@@ -168,13 +164,8 @@ async def history_size(handle: WorkflowHandle[Any, Any]) -> int:
 @pytest.fixture
 async def few_updates() -> AsyncIterator[Client]:
     """A client of a server that accepts two Updates of a run, where others accept 2,000."""
-    async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-        data_converter=pydantic_data_converter,
-        search_attributes=list(ALL),
-        dev_server_log_level="error",
-        dev_server_startup_timeout=timedelta(minutes=2),
-        dev_server_extra_args=["--dynamic-config-value", "history.maxTotalUpdates=2"],
+    async with await start_temporal(
+        dev_server_extra_args=["--dynamic-config-value", "history.maxTotalUpdates=2"]
     ) as environment:
         yield environment.client
 
