@@ -17,7 +17,8 @@ from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.pod import HOME_DIRECTORY
-from agent_runs.contracts.request import AGENT_NAME, OPENCODE
+from agent_runs.contracts.request import OPENCODE
+from agent_runs.contracts.syntax import AGENT_NAME
 from agent_runs.plain_yaml import NoPlainYaml, load_yaml
 
 OPENCODE_TITLE: Final = "OpenCode"

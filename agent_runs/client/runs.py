@@ -1,6 +1,5 @@
 """Finds and lists runs: by their names, by Paperclip's run id or by the agent's id."""
 
-import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from temporalio.common import SearchAttributeKey
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, RunKey, workflow_id
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.syntax import IDENTIFIER
 from workflows import attributes
 from workflows.current_details import FINAL
 
@@ -23,7 +23,6 @@ SHORT_ID: Final = 8
 
 _SAME_ID: Final = 20
 """Runs with one id that are looked at: those of an agent are more than one only where a caller has repeated it."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 
 
 class UnknownRun(Exception):
@@ -78,7 +77,7 @@ async def find_run(client: Client, name: str) -> RunSummary:
         if found := await _with(client, attribute, name, limit=_SAME_ID):
             check_unambiguous(name, [run.key for run in found])
             return found[0]
-    if len(name) >= SHORT_ID and _NAME.fullmatch(name):
+    if len(name) >= SHORT_ID and IDENTIFIER.fullmatch(name):
         condition = f"{attributes.PAPERCLIP_RUN_ID.name} STARTS_WITH '{name}'"
         found = [run async for run in list_runs(client, condition, limit=2)]
         if len(found) == 1:
@@ -97,7 +96,7 @@ def check_unambiguous(run_id: str, runs: Sequence[RunKey]) -> None:
 
 async def find_by_key(client: Client, run: RunKey) -> RunSummary | None:
     """Find a run, whatever its company; None when Temporal does not list it (yet, or any more)."""
-    if not _NAME.fullmatch(run.agent_id):
+    if not IDENTIFIER.fullmatch(run.agent_id):
         return None
     of_agent = f"WorkflowId = '{workflow_id(run.agent_id)}'"
     return next(iter(await _with(client, attributes.PAPERCLIP_RUN_ID, run.run_id, of_agent)), None)
@@ -122,7 +121,7 @@ async def _with(
     client: Client, attribute: SearchAttributeKey[Any], value: str, *conditions: str, limit: int = 1
 ) -> list[RunSummary]:
     """The newest runs with this value."""
-    if not _NAME.fullmatch(value):
+    if not IDENTIFIER.fullmatch(value):
         return []
     condition = " AND ".join([f"{attribute.name} = '{value}'", *conditions])
     return [run async for run in list_runs(client, condition, limit)]

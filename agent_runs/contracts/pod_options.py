@@ -10,8 +10,7 @@ Source: Kubernetes 1.34, core/v1 Affinity, TopologySpreadConstraint, Volume.
 import json
 import posixpath
 import re
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -23,9 +22,18 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
 from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY
+from agent_runs.contracts.syntax import (
+    DATA_KEY,
+    QUANTITY,
+    is_label_key,
+    is_label_value,
+    is_subdomain,
+    matching,
+    refuse,
+)
 
 MAX_JSON: Final = 16 * 1024
 """Characters of one such value: all of them enter histories and objects of Kubernetes."""
@@ -41,13 +49,7 @@ OUR_PATHS: Final = (
 """Paths in the agent's container that no extra volume may cover, be in, or contain."""
 VOLUME_KINDS: Final = ("emptyDir", "configMap", "secret", "persistentVolumeClaim", "hostPath")
 
-_DNS_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL}(?:\.{_DNS_LABEL})*")
 _VOLUME_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?")
-_LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
-_DATA_KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _TEXTS: Final = {
     "missing": "is missing",
     "extra_forbidden": "is not known",
@@ -60,34 +62,18 @@ _TEXTS: Final = {
 }
 
 
-def refuse(text: str) -> PydanticCustomError:
-    """The error of a wrong value."""
-    return PydanticCustomError("pod_option", "{text}", {"text": text})
-
-
-def _matching(pattern: re.Pattern[str], remedy: str) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        if not pattern.fullmatch(value):
-            raise refuse(remedy)
-        return value
-
-    return check
-
-
 ObjectName = Annotated[
-    str, AfterValidator(_matching(_SUBDOMAIN, "must be the name of an object: lowercase letters, digits, '-' and '.'"))
+    str, matching(is_subdomain, "must be the name of an object: lowercase letters, digits, '-' and '.'")
 ]
-LabelKey = Annotated[str, AfterValidator(_matching(_LABEL_KEY, "must be a Kubernetes label key: '[prefix/]name'"))]
-LabelValue = Annotated[str, AfterValidator(_matching(_LABEL_VALUE, "must be a Kubernetes label value: 63 at most"))]
+LabelKey = Annotated[str, matching(is_label_key, "must be a Kubernetes label key: '[prefix/]name'")]
+LabelValue = Annotated[str, matching(is_label_value, "must be a Kubernetes label value: 63 at most")]
 _Size = Annotated[
     str,
-    AfterValidator(_matching(_QUANTITY, "must be a Kubernetes quantity such as '500Mi' or '4Gi'")),
-    AfterValidator(_matching(re.compile(r".*[1-9].*"), "must be more than 0, which a node takes for no limit")),
+    matching(QUANTITY.fullmatch, "must be a Kubernetes quantity such as '500Mi' or '4Gi'"),
+    matching(re.compile("[1-9]").search, "must be more than 0, which a node takes for no limit"),
 ]
-_Key = Annotated[str, AfterValidator(_matching(_DATA_KEY, "must be a key of it: letters, digits, '-', '_' and '.'"))]
-_VolumeName = Annotated[
-    str, AfterValidator(_matching(_VOLUME_NAME, "must be lowercase letters, digits and '-', 53 at most"))
-]
+_Key = Annotated[str, matching(DATA_KEY.fullmatch, "must be a key of it: letters, digits, '-', '_' and '.'")]
+_VolumeName = Annotated[str, matching(_VOLUME_NAME.fullmatch, "must be lowercase letters, digits and '-', 53 at most")]
 
 
 class PodOption(BaseModel):
@@ -283,11 +269,6 @@ def _different(volumes: list[_ExtraVolume]) -> list[_ExtraVolume]:
     return volumes
 
 
-_AFFINITY: Final = TypeAdapter(_Affinity)
-_SPREADS: Final = TypeAdapter(Annotated[list[_Spread], Field(max_length=MAX_ITEMS)])
-_VOLUMES: Final = TypeAdapter(Annotated[list[_ExtraVolume], Field(max_length=MAX_ITEMS), AfterValidator(_different)])
-
-
 # reading
 
 
@@ -317,17 +298,19 @@ def _present(value: Any, depth: int) -> Any:
     return [_present(item, depth - 1) for item in value] if isinstance(value, list | tuple) else value
 
 
-def checked(form: TypeAdapter[Any], value: Any) -> None:
-    """Checks a value's form.
+def of_form(form: Any) -> AfterValidator:
+    """Checks a value's form, and keeps the value as it is. An error names some of the wrong fields, with the remedy."""
+    adapter = TypeAdapter[Any](form)
 
-    Raises:
-        PydanticCustomError: names the path of each wrong field, a few at most, with the remedy.
-    """
-    try:
-        form.validate_python(value)
-    except ValidationError as error:
-        problems = [_problem(each) for each in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]]
-        raise refuse("; ".join(problems)) from None
+    def check(value: Any) -> Any:
+        try:
+            adapter.validate_python(list(value) if isinstance(value, tuple) else value)
+        except ValidationError as error:
+            problems = [_problem(each) for each in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]]
+            raise refuse("; ".join(problems)) from None
+        return value
+
+    return AfterValidator(check)
 
 
 def _problem(detail: ErrorDetails) -> str:
@@ -337,22 +320,14 @@ def _problem(detail: ErrorDetails) -> str:
     return f"{where}: {text}" if where else text
 
 
-def _affinity(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    if value is not None:
-        checked(_AFFINITY, value)
-    return value
-
-
-def _spreads(value: tuple[dict[str, Any], ...] | None) -> tuple[dict[str, Any], ...] | None:
-    checked(_SPREADS, list(value or ()))
-    return value
-
-
-def _volumes(value: tuple[dict[str, Any], ...] | None) -> tuple[dict[str, Any], ...] | None:
-    checked(_VOLUMES, list(value or ()))
-    return value
-
-
-Affinity = Annotated[dict[str, Any] | None, BeforeValidator(from_json), AfterValidator(_affinity)]
-SpreadConstraints = Annotated[tuple[dict[str, Any], ...] | None, BeforeValidator(from_json), AfterValidator(_spreads)]
-ExtraVolumes = Annotated[tuple[dict[str, Any], ...] | None, BeforeValidator(from_json), AfterValidator(_volumes)]
+_Objects: TypeAlias = tuple[dict[str, Any], ...]
+Affinity = Annotated[Annotated[dict[str, Any], of_form(_Affinity)] | None, BeforeValidator(from_json)]
+SpreadConstraints = Annotated[
+    Annotated[_Objects, of_form(Annotated[list[_Spread], Field(max_length=MAX_ITEMS)])] | None,
+    BeforeValidator(from_json),
+]
+ExtraVolumes = Annotated[
+    Annotated[_Objects, of_form(Annotated[list[_ExtraVolume], Field(max_length=MAX_ITEMS), AfterValidator(_different)])]
+    | None,
+    BeforeValidator(from_json),
+]

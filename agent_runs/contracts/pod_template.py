@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agent_runs.contracts.pod_options import (
     MAX_ITEMS,
@@ -17,10 +17,10 @@ from agent_runs.contracts.pod_options import (
     LabelValue,
     ObjectName,
     PodOption,
-    checked,
     from_json,
-    refuse,
+    of_form,
 )
+from agent_runs.contracts.syntax import refuse
 
 _OWN_FIELD: Final = "has a field of its own in the agent's configuration; set that one"
 _FIXED: Final = "is the same in every agent's pod: user 1000 owns the agent's files and can never become root"
@@ -140,9 +140,6 @@ class _Template(PodOption):
     spec: _Spec = _Spec()
 
 
-_TEMPLATE: Final = TypeAdapter(_Template)
-
-
 def template_keys(template: Mapping[str, Any]) -> Iterator[str]:
     """The keys that an overlay sets, by their path: `spec.dnsPolicy`, `spec.securityContext.seccompProfile`."""
     for part, content in template.items():
@@ -155,14 +152,14 @@ def template_keys(template: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{part}.{key}"
 
 
-def _template(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    reasons = [f"{key}: {REFUSED[key]}" for key in template_keys(value) if key in REFUSED]
+def _without_refused_keys(template: dict[str, Any]) -> dict[str, Any]:
+    reasons = [f"{key}: {REFUSED[key]}" for key in template_keys(template) if key in REFUSED]
     if reasons:
         raise refuse("; ".join(reasons[:2]))
-    checked(_TEMPLATE, value)
-    return value
+    return template
 
 
-PodTemplate = Annotated[dict[str, Any] | None, BeforeValidator(from_json), AfterValidator(_template)]
+PodTemplate = Annotated[
+    Annotated[dict[str, Any], AfterValidator(_without_refused_keys), of_form(_Template)] | None,
+    BeforeValidator(from_json),
+]

@@ -9,20 +9,34 @@ Source of the shapes: Paperclip 2026.916.1's `AdapterExecutionContext`, read and
 
 import json
 import re
-from typing import Annotated, Any, ClassVar, Final, Literal, LiteralString, Self
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Secret, SecretStr, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Secret,
+    SecretStr,
+    StringConstraints,
+    model_validator,
+)
 
 from agent_runs.contracts.base import PaperclipContract
 from agent_runs.contracts.identity import RunKey
-from agent_runs.contracts.pod_options import Affinity, ExtraVolumes, ObjectName, SpreadConstraints
+from agent_runs.contracts.pod_options import Affinity, ExtraVolumes, ObjectName, SpreadConstraints, from_json
 from agent_runs.contracts.pod_template import PodTemplate
+from agent_runs.contracts.syntax import (
+    AGENT_NAME,
+    DNS_LABEL,
+    ENV_NAME,
+    IDENTIFIER,
+    QUANTITY,
+    is_label_key,
+    matching,
+    refuse,
+)
 
-QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
-DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 MAX_WORKSPACES: Final = 16
 TEXT_LIMIT: Final = 4096
 """Characters of a text that enters a history: Linux's longest path, and more than any other has."""
@@ -34,58 +48,17 @@ MAX_AREA: Final = 256 * 1024
 """Characters of a text that stands for a list or an object: twice what an OpenCode configuration may have."""
 OPENCODE: Final = "opencode"
 """The agent that has a package of its own; every other one has a profile."""
-AGENT_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
-_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-def _field_error(kind: LiteralString, remedy: LiteralString) -> PydanticCustomError:
-    return PydanticCustomError(kind, remedy)
-
-
-def _identifier(value: str) -> str:
-    if not _IDENTIFIER.fullmatch(value):
-        raise _field_error(
-            "identifier",
-            "must start with a letter or digit and hold only letters, digits, '_', '.', ':', '-' (128 at most)",
-        )
-    return value
-
-
-def _agent_name(value: str) -> str:
-    if not AGENT_NAME.fullmatch(value.strip()):
-        raise _field_error("agent_name", "must be the name of an agent: lowercase letters, digits and '-', 32 at most")
-    return value.strip()
-
-
-def _model(value: str) -> str:
-    provider, slash, name = value.strip().partition("/")
-    if not (slash and provider.strip() and name.strip()):
-        raise _field_error("model", "must be '<provider>/<model>', for example 'anthropic/claude-sonnet-4-6'")
-    return value.strip()
-
-
-def _quantity(value: str) -> str:
-    if not QUANTITY.fullmatch(value.strip()):
-        raise _field_error("quantity", "must be a Kubernetes quantity such as '500m', '2' or '4Gi'")
-    return value.strip()
-
-
-def _positive(value: str) -> str:
-    if not re.search("[1-9]", value):
-        raise _field_error("positive", "must be more than 0")
-    return value
-
-
-def _namespace(value: str) -> str:
-    if not DNS_LABEL.fullmatch(value.strip()):
-        raise _field_error("namespace", "must be a namespace name: lowercase letters, digits and '-', 63 at most")
-    return value.strip()
+def _is_model(value: str) -> bool:
+    provider, _, name = value.partition("/")
+    return bool(provider.strip() and name.strip())
 
 
 def _bounded_area(value: object) -> object:
     """What a text area holds, before it is read: a longer JSON text could be millions of values."""
     if isinstance(value, str) and len(value) > MAX_AREA:
-        raise PydanticCustomError("too_long", "must not have more than {limit} characters", {"limit": MAX_AREA})
+        raise refuse(f"must not have more than {MAX_AREA} characters")
     return value
 
 
@@ -96,7 +69,7 @@ def _blank_is_absent(value: object) -> object:
 
 def _number_not_flag(value: object) -> object:
     if isinstance(value, bool):
-        raise _field_error("number", "must be a number, not true or false")
+        raise refuse("must be a number, not true or false")
     return value
 
 
@@ -109,45 +82,32 @@ def _pairs(value: object) -> object:
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            raise _field_error("pairs", "must be 'key=value' lines or a JSON object") from None
+            raise refuse("must be 'key=value' lines or a JSON object") from None
     return dict(_pair(line) for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
 
 
 def _pair(line: str) -> tuple[str, str]:
     key, equals, value = line.partition("=")
     if not (equals and key.strip()):
-        raise _field_error(
-            "pairs", "each line must be 'key=value'; blank lines and lines starting with '#' are skipped"
-        )
+        raise refuse("each line must be 'key=value'; blank lines and lines starting with '#' are skipped")
     return key.strip(), value.strip()
 
 
 def _label_keys(value: dict[str, str]) -> dict[str, str]:
-    if any(not _LABEL_KEY.fullmatch(key) for key in value):
-        raise _field_error(
-            "label_key",
-            "keys must be Kubernetes label keys: '[prefix/]name', 63 characters at most after the '/'",
-        )
+    if not all(map(is_label_key, value)):
+        raise refuse("keys must be Kubernetes label keys: '[prefix/]name', 63 characters at most after the '/'")
+    return value
+
+
+def _variable_names(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    if not all(map(ENV_NAME.fullmatch, value)):
+        raise refuse("names must start with a letter or '_' and hold only letters, digits, '_', '.', '-'")
     return value
 
 
 def _words(value: object) -> object:
     """A list, or the words of a text area: each in a line of its own, or separated by commas or spaces."""
     return [word for word in re.split(r"[\s,]+", value) if word] if isinstance(value, str) else value
-
-
-def _json_list(value: object) -> object:
-    """A list, or the JSON text of one as it comes from a text area."""
-    if not isinstance(value, str):
-        return value
-    if not value.strip():
-        return None
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        raise _field_error(
-            "json_list", 'must be a JSON array, for example [{"key": "gpu", "operator": "Exists"}]'
-        ) from None
 
 
 def _json_object(value: object) -> object:
@@ -160,20 +120,40 @@ def _json_object(value: object) -> object:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise _field_error("json_object", 'must be a JSON object, for example {"compaction": {"auto": true}}')
+        raise refuse('must be a JSON object, for example {"compaction": {"auto": true}}')
     return found
 
 
-Identifier = Annotated[str, AfterValidator(_identifier)]
+_Trimmed: Final = StringConstraints(strip_whitespace=True)
+Identifier = Annotated[
+    str,
+    matching(
+        IDENTIFIER.fullmatch,
+        "must start with a letter or digit and hold only letters, digits, '_', '.', ':', '-' (128 at most)",
+    ),
+]
 OptionalText = Annotated[str | None, BeforeValidator(_blank_is_absent)]
 Prose = Annotated[Annotated[str, Field(max_length=PROSE_LIMIT)] | None, BeforeValidator(_blank_is_absent)]
 EnvValue = Annotated[SecretStr, BeforeValidator(lambda v: SecretStr(v) if isinstance(v, str) else v)]
 """The limit of a `ShortTexts` does not count for it; what Linux takes does."""
 Token = Secret[Annotated[str, Field(max_length=TOKEN_LIMIT)]]
 SealedText = Annotated[str, Field(max_length=PROSE_LIMIT)]
-AgentName = Annotated[str, AfterValidator(_agent_name)]
-Model = Annotated[str, AfterValidator(_model)]
-Quantity = Annotated[str, AfterValidator(_quantity)]
+AgentName = Annotated[
+    str,
+    _Trimmed,
+    matching(AGENT_NAME.fullmatch, "must be the name of an agent: lowercase letters, digits and '-', 32 at most"),
+]
+Model = Annotated[
+    str, _Trimmed, matching(_is_model, "must be '<provider>/<model>', for example 'anthropic/claude-sonnet-4-6'")
+]
+Namespace = Annotated[
+    str,
+    _Trimmed,
+    matching(DNS_LABEL.fullmatch, "must be a namespace name: lowercase letters, digits and '-', 63 at most"),
+]
+Quantity = Annotated[
+    str, _Trimmed, matching(QUANTITY.fullmatch, "must be a Kubernetes quantity such as '500m', '2' or '4Gi'")
+]
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
 Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
 Count = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10**12)]
@@ -273,19 +253,13 @@ class RunConfig(ShortTexts):
     cwd: OptionalText = None
     workspace: Literal["shared", "ephemeral"] = "shared"
     skills: Literal["folders", "inline"] = "folders"
-    namespace: Annotated[
-        str | None,
-        AfterValidator(lambda v: v if v is None else _namespace(v)),
-        BeforeValidator(_blank_is_absent),
-    ] = None
+    namespace: Annotated[Namespace | None, BeforeValidator(_blank_is_absent)] = None
     image: OptionalText = None
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    service_account_name: OptionalText = None
+    service_account_name: OptionalName = None
     resources: Resources = Resources()
-    node_selector: Annotated[Pairs | None, BeforeValidator(lambda v: v)] = None
-    tolerations: Annotated[
-        tuple[Toleration, ...] | None, BeforeValidator(_json_list), BeforeValidator(_bounded_area)
-    ] = None
+    node_selector: Pairs | None = None
+    tolerations: Annotated[tuple[Toleration, ...] | None, BeforeValidator(from_json)] = None
     labels: Pairs = {}
     runtime_class_name: OptionalName = None
     priority_class_name: OptionalName = None
@@ -298,7 +272,7 @@ class RunConfig(ShortTexts):
     retain_jobs: bool = False
     agent_db_mode: Literal["workspace_subpath", "dedicated_pvc", "ephemeral"] = "workspace_subpath"
     agent_db_storage_class: OptionalText = None
-    agent_db_storage_capacity: Annotated[Quantity, AfterValidator(_positive)] = "1Gi"
+    agent_db_storage_capacity: Annotated[Quantity, matching(re.compile("[1-9]").search, "must be more than 0")] = "1Gi"
     dangerously_skip_permissions: bool = True
     opencode_features: Annotated[
         tuple[OpenCodeFeature, ...], BeforeValidator(_words), BeforeValidator(_bounded_area)
@@ -349,22 +323,13 @@ class AdapterConfig(RunConfig):
         opencode: the agent's own OpenCode configuration; `agent_runs.contracts.opencode` judges it.
     """
 
-    env: dict[str, EnvValue] = {}
+    env: Annotated[dict[str, EnvValue], AfterValidator(_variable_names)] = {}
     prompt_template: Prose = None
     bootstrap_prompt_template: Prose = None
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
     opencode: Annotated[dict[str, Any], BeforeValidator(_json_object), BeforeValidator(_bounded_area)] = Field(
         default={}, repr=False
     )
-
-    @model_validator(mode="after")
-    def _environment_names(self) -> Self:
-        if any(not _ENV_NAME.fullmatch(name) for name in self.env):
-            raise _field_error(
-                "env_name",
-                "env: names must start with a letter or '_' and hold only letters, digits, '_', '.', '-'",
-            )
-        return self
 
 
 class SessionParams(ShortTexts):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import AttemptKey, label_value
 from agent_runs.contracts.messages import CreateJob, PodProfile
 from agent_runs.contracts.pod import PROMPT_FILE, SIDECAR_CONTAINER
@@ -30,7 +29,6 @@ from agent_runs.job.containers import agent_container, fixed_environment, init_c
 from agent_runs.job.placement import (
     extra_annotations,
     extra_labels,
-    is_subdomain,
     node_selector,
     resources,
     tolerations,
@@ -257,7 +255,7 @@ def _pod_spec(pod: AgentPod) -> dict[str, Any]:
         # kubelets start containers one by one, so the agent finds the sidecar running
         "containers": [sidecar_container(pod), agent_container(pod)],
         "volumes": volumes(pod),
-        "serviceAccountName": _service_account(config),
+        "serviceAccountName": config.service_account_name,
         "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
         "dnsConfig": profile.dns_config,
         "nodeSelector": node_selector(config, profile.node_selector),
@@ -278,13 +276,6 @@ def _with_overlay(spec: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[s
     """
     security = {**spec["securityContext"], **overlay.get("securityContext", {})}
     return {**spec, **overlay, "securityContext": security}
-
-
-def _service_account(config: RunConfig) -> str | None:
-    name = config.service_account_name
-    if name is not None and not is_subdomain(name.strip()):
-        raise InvalidRequest("serviceAccountName: must be the name of a ServiceAccount (lowercase, digits, '-', '.')")
-    return None if name is None else name.strip()
 
 
 def _pod_security(profile: PodProfile) -> dict[str, Any]:

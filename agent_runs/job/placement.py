@@ -3,19 +3,15 @@
 Checked here because the API server would refuse it only after the agent's Secrets exist. Errors name the field.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import LABEL_LIMIT, label_value
 from agent_runs.contracts.request import Resources, RunConfig
+from agent_runs.contracts.syntax import is_label_key, is_label_value
 from agent_runs.kube.quantity import amount
 
-_DNS_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN: Final = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
-_LABEL_KEY_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _RESERVED_PREFIXES: Final = ("app.kubernetes.io/", "paperclip.io/")
 _RESERVED_ANNOTATIONS: Final = (
     *("app.kubernetes.io/", "paperclip.io/", "kubernetes.io/", "kubectl.kubernetes.io/", "batch.kubernetes.io/"),
@@ -47,33 +43,11 @@ QUOTED_LIMIT: Final = 80
 """Characters of a wrong value that an error quotes."""
 
 
-def is_label_key(key: str) -> bool:
-    """Return whether Kubernetes accepts `key` as a label key. Source: kubernetes.io, Labels and Selectors, Syntax."""
-    prefix, slash, name = key.rpartition("/")
-    return bool(_LABEL_KEY_NAME.fullmatch(name)) and (not slash or is_subdomain(prefix))
-
-
-def is_label_value(value: str) -> bool:
-    """Return whether Kubernetes accepts `value` as a label value."""
-    return bool(_LABEL_VALUE.fullmatch(value))
-
-
-def is_subdomain(name: str) -> bool:
-    """Return whether `name` is a DNS subdomain, as names of most objects are."""
-    return len(name) <= 253 and bool(_SUBDOMAIN.fullmatch(name))
-
-
 def extra_labels(config: RunConfig) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the agent's own labels with valid values, and a warning for each reserved or shortened one.
-
-    Raises:
-        InvalidRequest: a key Kubernetes would refuse.
-    """
+    """Return the agent's own labels with valid values, and a warning for each reserved or shortened one."""
     labels: dict[str, str] = {}
     warnings: list[str] = []
     for key, value in config.labels.items():
-        if not is_label_key(key):
-            raise InvalidRequest(f"labels: {key[:QUOTED_LIMIT]!r} is not a Kubernetes label key ('[prefix/]name')")
         if is_reserved(key):
             warnings.append(f"labels: {key} is reserved and was left out")
             continue
@@ -87,14 +61,12 @@ def extra_annotations(config: RunConfig) -> dict[str, str]:
     """Return the agent's own annotations of its pod.
 
     Raises:
-        InvalidRequest: a key that Kubernetes would refuse or that another part of the pod relies on; or too much text.
+        InvalidRequest: a key that another part of the pod relies on, or too much text.
     """
     chosen: dict[str, str] = {}
     overlay = (config.pod_template or {}).get("metadata", {}).get("annotations", {})
     for field, annotations in (("annotations", config.annotations), ("podTemplate.metadata.annotations", overlay)):
         for key in annotations:
-            if not is_label_key(key):
-                raise InvalidRequest(f"{field}: {key[:QUOTED_LIMIT]!r} is not a Kubernetes key ('[prefix/]name')")
             if key.startswith(_RESERVED_ANNOTATIONS):
                 raise InvalidRequest(f"{field}: {key[:QUOTED_LIMIT]} is reserved; remove it")
         chosen |= annotations
@@ -118,12 +90,10 @@ def node_selector(config: RunConfig, inherited: Mapping[str, str]) -> dict[str, 
     """Return the agent's node selector, else the worker's own. An explicit empty one inherits nothing.
 
     Raises:
-        InvalidRequest: a key or value that no node can have as a label.
+        InvalidRequest: a value that no node can have as a label.
     """
     chosen = dict(inherited if config.node_selector is None else config.node_selector)
     for key, value in chosen.items():
-        if not is_label_key(key):
-            raise InvalidRequest(f"nodeSelector: {key[:QUOTED_LIMIT]!r} is not a Kubernetes label key")
         if not is_label_value(value):
             raise InvalidRequest(f"nodeSelector: the value of {key} is not a Kubernetes label value (63 at most)")
     return chosen

@@ -249,7 +249,7 @@ class Policy:
 
     def _refused_names(self, config: RunConfig, home: str | None, own_account: str | None) -> Iterator[Refusal]:
         account = config.service_account_name
-        if account is not None and account.strip() == own_account:
+        if account is not None and account == own_account:
             yield Refusal("serviceAccountName", account, "is the worker's own, which no agent may have")
         namespaces = [] if config.namespace == home else [config.namespace]
         labels = list(config.labels)

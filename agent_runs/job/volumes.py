@@ -10,9 +10,10 @@ from agent_runs.contracts.identity import distinct, identity_label
 from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
 from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY, OUTPUT_DIRECTORY, PROMPT_DIRECTORY, RUN_DIRECTORY
 from agent_runs.contracts.pod_options import VOLUME_KINDS
+from agent_runs.contracts.syntax import is_subdomain
 from agent_runs.job.agent_pod import AgentPod, PodSettings, is_opencode, working_directory
 from agent_runs.job.data_volume import DataRules, Folder, Owner, RunFolders, database_path
-from agent_runs.job.placement import DATABASE_CLAIMS, is_subdomain
+from agent_runs.job.placement import DATABASE_CLAIMS
 from agent_runs.job.secrets import (
     CONFIG_KEY,
     PROMPT_KEY,

@@ -107,7 +107,6 @@ _BULKY: Final = frozenset(
     }
 )
 _LOGIN: Final = re.compile(r"(?<=://)[^\s/?#@]+@")
-_SERVICE_ACCOUNT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 _REMEDIES: Final[dict[str, str]] = {
     "string_type": "must be text",
@@ -340,16 +339,15 @@ def _validated(tidy: dict[str, Any], warnings: tuple[str, ...]) -> ExecutionCont
 
 def _problem(detail: ErrorDetails) -> Problem:
     kind = detail["type"]
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in detail["loc"][:PATH_LIMIT]).lstrip(
-        "."
-    )
-    field = well_formed("config.env" if kind == "env_name" else path)[:FIELD_LIMIT] or "context"
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in detail["loc"][:PATH_LIMIT])
+    path = "".join(steps).lstrip(".")
+    field = well_formed(path)[:FIELD_LIMIT] or "context"
     if kind == "missing":
         return Problem(field, _MISSING.get(field, "is missing"))
     if kind == "string_too_long":
         return Problem(field, f"is too long: {detail.get('ctx', {}).get('max_length')} characters at most")
     remedy = _REMEDIES.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
-    return Problem(field, remedy.removeprefix("input ").removeprefix("env: ")[:REMEDY_LIMIT])
+    return Problem(field, remedy.removeprefix("input ")[:REMEDY_LIMIT])
 
 
 def _raw_problems(tidy: dict[str, Any]) -> Iterator[Problem]:
@@ -365,9 +363,6 @@ def _raw_problems(tidy: dict[str, Any]) -> Iterator[Problem]:
 def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
     config = context.config
     yield from _directory_problems(config, context.context.paperclip_workspace)
-    account = config.service_account_name
-    if account is not None and not _SERVICE_ACCOUNT.fullmatch(account):
-        yield Problem("config.serviceAccountName", "must be a ServiceAccount's name: lowercase letters, digits, '-'")
     if config.image is not None and (not config.image.isprintable() or " " in config.image.strip()):
         yield Problem("config.image", "must be an image reference without spaces")
     if config.paperclip_api_url is not None and not absolute_url(config.paperclip_api_url):

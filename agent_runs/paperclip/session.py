@@ -7,7 +7,6 @@ Source: the existing adapters' session codecs.
 """
 
 import posixpath
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,10 +15,10 @@ from pydantic import ValidationError
 
 from agent_runs.contracts.pod import HOME_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, ContextRuntime, RunConfig, SessionParams, Workspace
+from agent_runs.contracts.syntax import IDENTIFIER
 
 ID_KEYS: Final = ("sessionId", "session_id", "sessionID")
 CWD_KEYS: Final = ("cwd", "workdir", "folder")
-_SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _SESSION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "cwd": CWD_KEYS,
     "workspaceId": ("workspaceId", "workspace_id"),
@@ -66,7 +65,7 @@ def decode(runtime: ContextRuntime) -> "Resume":
         return Resume(reason=MALFORMED)
     no_text = [each for each in (*map(params.get, ID_KEYS), bare) if not isinstance(each, str | None)]
     no_parameters = raw is not None and params is not raw
-    if no_text or no_parameters or (session is not None and not _SESSION_ID.fullmatch(session.session_id)):
+    if no_text or no_parameters or (session is not None and not IDENTIFIER.fullmatch(session.session_id)):
         return Resume(reason=MALFORMED)
     return Resume(session)
 

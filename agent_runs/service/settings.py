@@ -8,8 +8,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 from agent_runs.client.settings import ClientSettings, ListenAddress
-from agent_runs.contracts.request import AGENT_NAME, DNS_LABEL
-from agent_runs.job.placement import is_label_key, is_label_value
+from agent_runs.contracts.syntax import AGENT_NAME, DNS_LABEL, is_label_key, is_label_value
 
 DEFAULT_INHERITANCE: Final = (
     *("ANTHROPIC_*", "OPENAI_*", "OPENROUTER_*", "GEMINI_*", "GOOGLE_*", "AZURE_*", "AWS_*", "MISTRAL_*", "GROQ_*"),

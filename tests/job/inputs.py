@@ -19,7 +19,7 @@ def create_job_input(
 ) -> CreateJob:
     """An input with everything it needs; `config` is in Paperclip's spelling."""
     attempt = AttemptKey(run=RunKey(agent_id=agent, company_id="co-1", run_id=run), attempt=fields.pop("attempt", 1))
-    namespace = (config or {}).get("namespace", "agents")
+    namespace = (config or {}).get("namespace") or "agents"
     wake = WakeContext(
         task_id=fields.pop("task_id", None),
         paperclip_workspace=fields.pop("workspace", Workspace()),

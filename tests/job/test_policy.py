@@ -207,8 +207,8 @@ def test_all_refused_fields_are_named_at_once() -> None:
 def test_the_workers_own_service_account_is_refused_even_when_the_policy_lists_it() -> None:
     policy = Policy(Allowed(serviceAccountNames=("*",)))
     assert not refusal({"serviceAccountName": "builder"}, policy, own_account="agent-runs-worker")
-    message = refusal({"serviceAccountName": "agent-runs-worker "}, policy, own_account="agent-runs-worker")
-    assert message == "serviceAccountName: 'agent-runs-worker ' is the worker's own, which no agent may have"
+    message = refusal({"serviceAccountName": "agent-runs-worker"}, policy, own_account="agent-runs-worker")
+    assert message == "serviceAccountName: 'agent-runs-worker' is the worker's own, which no agent may have"
 
 
 def test_the_defaults_of_the_resources_count_as_chosen() -> None:

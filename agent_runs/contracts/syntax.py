@@ -1,0 +1,55 @@
+"""The form of names, keys and amounts, those of Paperclip and those of Kubernetes, and how a model checks it.
+
+A pattern is for `fullmatch`. Source: kubernetes.io, Object Names and IDs, Labels and Selectors, Quantity.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+
+IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+"""An id of Paperclip's, or of an agent's session."""
+AGENT_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
+ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""The name of a namespace, among others."""
+DATA_KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+"""A key of a Secret or ConfigMap."""
+QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?")
+
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUBDOMAIN_LIMIT: Final = 253
+_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def is_subdomain(name: str) -> bool:
+    """Whether it is a DNS subdomain, as names of most objects are; unlike in DNS a part of it may be of any length."""
+    return len(name) <= _SUBDOMAIN_LIMIT and _SUBDOMAIN.fullmatch(name) is not None
+
+
+def is_label_key(key: str) -> bool:
+    prefix, slash, name = key.rpartition("/")
+    return _LABEL_NAME.fullmatch(name) is not None and (not slash or is_subdomain(prefix))
+
+
+def is_label_value(value: str) -> bool:
+    return not value or _LABEL_NAME.fullmatch(value) is not None
+
+
+def refuse(remedy: str) -> PydanticCustomError:
+    """The error of a wrong value, to be raised by a validator."""
+    return PydanticCustomError("refused", "{remedy}", {"remedy": remedy})
+
+
+def matching(is_valid: Callable[[str], object], remedy: str) -> AfterValidator:
+    """Refuses a text for which `is_valid` returns nothing or False."""
+
+    def check(value: str) -> str:
+        if not is_valid(value):
+            raise refuse(remedy)
+        return value
+
+    return AfterValidator(check)
