@@ -175,7 +175,7 @@ export async function findUncertainStart(
   options: CallOptions = {},
 ): Promise<Ticket | undefined> {
   const latest = async () => {
-    const described = await temporal.client.getHandle(workflowIdOf(agentId)).describe();
+    const described = await temporal.getHandle(workflowIdOf(agentId)).describe();
     return attribute(described, "CompanyId") === companyId ? described : undefined;
   };
   const ticket = await findRun(temporal, latest, Code.NOT_FOUND, options);
@@ -191,7 +191,7 @@ async function joinedBefore(
   const workflow = `WorkflowType = '${WORKFLOW_TYPE}' AND WorkflowId = '${workflowIdOf(agentId)}'`;
   const query = `${workflow} AND CompanyId = '${companyId}' AND JoinedRunIds = '${runId}'`;
   const joined = async () => {
-    for await (const run of temporal.client.list({ query, pageSize: 1 })) return run;
+    for await (const run of temporal.list({ query, pageSize: 1 })) return run;
     return undefined;
   };
   // refused as long as no worker has registered the attribute
@@ -236,7 +236,7 @@ async function sendStart(
     recovered: () => outage?.recovered(),
   };
   const options = { signal, outage: listener, betweenCalls: true };
-  return await callUntilAnswered(temporal, () => temporal.client.startOrAttach(requestId, start), options);
+  return await callUntilAnswered(temporal, () => temporal.startOrAttach(requestId, start), options);
 }
 
 /** The ticket for an agent that another run holds; undefined when that run is about to close: start again. */

@@ -32,7 +32,6 @@ import { blockTask } from "./task.ts";
 import {
   attribute,
   type CallOptions,
-  CREDENTIAL_CODES,
   callOnce,
   type Run,
   runOf,
@@ -261,8 +260,7 @@ class Execution {
   /** Follows the run to its end, or until this process has to release it. */
   async #follow(ticket: Ticket, run: Run, signal: AbortSignal): Promise<Ending> {
     const aborted = whenAborted(this.#signal);
-    // while a run is open, refused credentials are retried like an outage
-    const options = { signal, outage: this.#outage, retryCodes: CREDENTIAL_CODES };
+    const options = { signal, outage: this.#outage, retryLogin: true };
     const outcome = fetchOutcome(this.#temporal, run, options);
     const ended = ignoreFailure(outcome);
     await yieldToEventLoop();

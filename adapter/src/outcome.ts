@@ -73,7 +73,7 @@ export async function signalCollected(temporal: Temporal, run: Run, options: Cal
  */
 export async function requestCancel(temporal: Temporal, run: Run, reason: string, options: CallOptions = {}) {
   try {
-    const call = () => temporal.client.requestCancel(run, reason);
+    const call = () => temporal.requestCancel(run, reason);
     await callUntilAnswered(temporal, call, { ...options, signal: undefined });
   } catch (error) {
     if (!isUnknownRun(error)) throw error; // it is closed

@@ -96,7 +96,7 @@ export class Reconciler {
     const openRuns: OpenRun[] = [];
     const query = `WorkflowType = '${WORKFLOW_TYPE}' AND ExecutionStatus = 'Running'`;
     await callOnce(this.#temporal, async () => {
-      for await (const run of this.#temporal.client.list({ query, pageSize: OPEN_RUN_LIMIT })) {
+      for await (const run of this.#temporal.list({ query, pageSize: OPEN_RUN_LIMIT })) {
         const agentId = attribute(run, "AgentId");
         const runId = [...attributes(run, "PaperclipRunId"), ...attributes(run, "JoinedRunIds")].at(-1);
         const hasOutcome = FINAL_PHASES.has(attribute(run, "RunPhase") ?? "");

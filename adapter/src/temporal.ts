@@ -38,6 +38,7 @@ const FINAL_CODES: ReadonlySet<number> = new Set([
   ...[Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.PERMISSION_DENIED],
   ...[Code.FAILED_PRECONDITION, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED],
 ]);
+const LOGIN_CODES: ReadonlySet<number> = new Set([Code.PERMISSION_DENIED, Code.UNAUTHENTICATED]);
 const NAMESPACE = /\bnamespace\b/i;
 const TASK_FAILED = /\bworkflow task (in failed state|failure)\b/i;
 const CALL_TIMEOUT_MS = 10_000;
@@ -57,15 +58,12 @@ interface OpenTelemetry {
 /** A handle of exactly one workflow execution. */
 export type Run = WorkflowHandle & { readonly workflowRunId: string };
 
-/** Errors that an operator can fix while a run is open: its outcome is worth waiting for. */
-export const CREDENTIAL_CODES: ReadonlySet<number> = new Set([Code.PERMISSION_DENIED, Code.UNAUTHENTICATED]);
-
 /** How a call is aborted, what is retried, and who hears of outages. */
 export interface CallOptions {
   signal?: AbortSignal;
   outage?: OutageListener;
-  /** Additional codes that are retried like an outage. */
-  retryCodes?: ReadonlySet<number>;
+  /** A refused login counts as an outage: an operator can fix it while a run is open. */
+  retryLogin?: boolean;
   /** The signal counts between calls only: a call that was sent is always waited for. */
   betweenCalls?: boolean;
 }
@@ -77,9 +75,22 @@ export interface StartAnswer {
 }
 
 export type StartOptions = WorkflowStartInput["options"];
+type TemporalSettings = Pick<Settings, "temporal" | "taskQueue">;
 
-/** A workflow client that can start by request id. */
-export class AgentRunClient extends WorkflowClient {
+/** A workflow client that can start by request id, with the task queue for new runs. */
+export class Temporal extends WorkflowClient {
+  readonly address: string;
+  readonly taskQueue: string;
+
+  /** Nothing is connected yet. */
+  constructor(settings: TemporalSettings) {
+    const { address, namespace, ...login } = settings.temporal;
+    const options = { address, ...login, interceptors: [], channelArgs: RECONNECT_OPTIONS };
+    super({ connection: Connection.lazy(options), namespace });
+    this.address = address;
+    this.taskQueue = settings.taskQueue;
+  }
+
   /**
    * Starts the workflow, or reports who has it. The same request id gets the same run, open or closed.
    *
@@ -107,40 +118,26 @@ export class AgentRunClient extends WorkflowClient {
   }
 }
 
-/** A connection, the client that uses it, and the task queue for new runs. */
-export interface Temporal {
-  client: AgentRunClient;
-  connection: Connection;
-  address: string;
-  taskQueue: string;
-}
+const clients = new Map<string, Temporal>();
 
-const connections = new Map<string, Temporal>();
-
-/** The shared connection for these settings; created at the first call, without contacting the server. */
-export function temporalFor(settings: Pick<Settings, "temporal" | "taskQueue">): Temporal {
-  const { address, namespace, ...login } = settings.temporal;
+/** The shared client for these settings. */
+export function temporalFor(settings: TemporalSettings): Temporal {
   const key = JSON.stringify([settings.temporal, settings.taskQueue]);
-  let temporal = connections.get(key);
-  if (temporal === undefined) {
-    const connection = Connection.lazy({ address, ...login, interceptors: [], channelArgs: RECONNECT_OPTIONS });
-    const client = new AgentRunClient({ connection, namespace });
-    temporal = { client, connection, address, taskQueue: settings.taskQueue };
-    connections.set(key, temporal);
-  }
+  const temporal = clients.get(key) ?? new Temporal(settings);
+  clients.set(key, temporal);
   return temporal;
 }
 
 /** Closes every connection. For tests: a host keeps them as long as its process runs. */
 export async function disconnect(): Promise<void> {
-  const open = [...connections.values()];
-  connections.clear();
+  const open = [...clients.values()];
+  clients.clear();
   await Promise.all(open.map(({ connection }) => connection.close()));
 }
 
 /** A handle of exactly this run, never of a later one of the same agent. */
 export function runOf(temporal: Temporal, workflowId: string, workflowRunId: string): Run {
-  const handle = temporal.client.getHandle(workflowId, workflowRunId, { followRuns: false });
+  const handle = temporal.getHandle(workflowId, workflowRunId, { followRuns: false });
   return Object.assign(handle, { workflowRunId });
 }
 
@@ -186,14 +183,14 @@ export async function callUntilAnswered<T>(
 }
 
 /** Whether Temporal was unreachable, slow, starting or restarting, so that the same call may succeed later. */
-export function isOutage(error: unknown, { retryCodes }: Pick<CallOptions, "retryCodes"> = {}): boolean {
+export function isOutage(error: unknown, { retryLogin = false }: CallOptions = {}): boolean {
   const code = codeOf(error);
   if (code === undefined) return false;
   // a server that starts does not know its namespaces yet
   if (code === Code.NOT_FOUND) return NAMESPACE.test(serverMessage(error));
   // no update is taken while the worker's version cannot read the run, or when the run's task with it fails: it may close
   if (TASK_FAILED.test(serverMessage(error))) return true;
-  return !FINAL_CODES.has(code) || retryCodes?.has(code) === true;
+  return !FINAL_CODES.has(code) || (retryLogin && LOGIN_CODES.has(code));
 }
 
 /** Whether Temporal does not know this run, or has deleted it after its retention. */

@@ -70,7 +70,7 @@ async function isPolled(settings: Settings): Promise<boolean> {
   const found = temporalFor(settings);
   const { taskQueue, temporal } = settings;
   const request = { namespace: temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType: WORKFLOW_TASKS };
-  const call = () => found.client.workflowService.describeTaskQueue(request);
+  const call = () => found.workflowService.describeTaskQueue(request);
   return ((await callOnce(found, call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0) > 0;
 }
 
@@ -92,7 +92,7 @@ async function configuration(settings: Settings, { companyId, config }: Environm
     const sealed = await (await sealerFrom(settings)).seal({ binding, config: objectOf(config), host });
     const input: CheckStart = { checkId, companyId, sealed };
     const start = { workflowId, taskQueue: found.taskQueue, args: [input], workflowExecutionTimeout: "15 s" } as const;
-    const call = () => found.client.execute(CHECK_WORKFLOW, start);
+    const call = () => found.execute(CHECK_WORKFLOW, start);
     const report: CheckReport = await callOnce(found, call, { timeout: TIMEOUT_MS });
     return report.findings ?? [];
   } catch (error) {

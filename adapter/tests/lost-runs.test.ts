@@ -137,13 +137,13 @@ describe("the reconciler", () => {
 
   /** The list of runs lags behind the runs. */
   async function listed(runId: string, decided = false): Promise<void> {
-    const { client } = temporalOf(server, worker.queue);
+    const client = temporalOf(server, worker.queue);
     const final = decided ? " AND RunPhase != 'queued' AND RunPhase != 'scheduling' AND RunPhase != 'running'" : "";
     await until(async () => (await client.count(`PaperclipRunId = '${runId}'${final}`)).count > 0);
   }
 
   async function end(request: Request): Promise<void> {
-    const { client } = temporalOf(server, worker.queue);
+    const client = temporalOf(server, worker.queue);
     await client.getHandle(`agent-run:${request.agent.id}`).cancel();
     await until(async () => (await phase(request)) === "cancelled");
   }

@@ -60,7 +60,7 @@ function proxyOf(target: string, folder: string): Server {
 
 async function namespaceSeenWith(environment: Record<string, string>): Promise<string | null | undefined> {
   const found = temporalFor({ ...settingsFrom(environment), taskQueue: randomUUID() });
-  const describe = () => found.client.workflowService.describeNamespace({ namespace: "default" });
+  const describe = () => found.workflowService.describeNamespace({ namespace: "default" });
   return (await callOnce(found, describe, { timeout: 60_000 })).namespaceInfo?.name;
 }
 

@@ -97,7 +97,7 @@ export function wakeAgent(
 
 /** The description of the agent's newest run. */
 export async function describeRun(request: Request, server: DevServer, worker: Standin) {
-  return await temporalOf(server, worker.queue).client.getHandle(workflowIdOf(request.agent.id)).describe();
+  return await temporalOf(server, worker.queue).getHandle(workflowIdOf(request.agent.id)).describe();
 }
 
 /** A request of the same agent with a run id of its own. */

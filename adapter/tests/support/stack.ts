@@ -181,7 +181,7 @@ async function waitUntilServing(address: string): Promise<void> {
   await until(async () => {
     try {
       await temporal.connection.withDeadline(Date.now() + 1000, () =>
-        temporal.client.workflowService.describeNamespace({ namespace: "default" }),
+        temporal.workflowService.describeNamespace({ namespace: "default" }),
       );
       return true;
     } catch {
