@@ -10,7 +10,6 @@ import structlog
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
-from temporalio.common import SearchAttributeIndexedValueType
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -48,6 +47,10 @@ log: Final[Any] = structlog.get_logger()
 
 class CannotStart(Exception):
     """Something that the worker needs is missing or invalid. The text is one line that names setting and remedy."""
+
+
+STARTUP_ERRORS: Final = (SettingsError, TemporalUnreachable, CannotStart)
+"""Their texts are for people: setting, reason, remedy."""
 
 
 @contextmanager
@@ -162,7 +165,7 @@ async def own_account(cluster: Cluster) -> str | None:
     return pod["spec"].get("serviceAccountName") or "default" if pod else None
 
 
-async def data_claim(cluster: Cluster, setting: str | None, inheritance: Inheritance = Inheritance()) -> str | None:  # noqa: B008 - it is frozen
+async def data_claim(cluster: Cluster, setting: str | None, inheritance: Inheritance) -> str | None:
     """The claim of Paperclip's data that agents share: the setting's, else that of what they inherit from.
 
     Raises:
@@ -282,23 +285,15 @@ def check_keys(settings: WorkerSettings) -> None:
         Operators.load(settings, tokens)
 
 
-STARTUP_ERRORS: Final = (SettingsError, TemporalUnreachable, CannotStart)
-"""Their texts are for people: setting, reason, remedy."""
-
-
-_TYPES: Final = {
-    SearchAttributeIndexedValueType.KEYWORD: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-    SearchAttributeIndexedValueType.DATETIME: IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
-    SearchAttributeIndexedValueType.KEYWORD_LIST: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
-}
-
-
 async def register_search_attributes(client: Client) -> None:
-    """Register the attributes that are missing in the client's namespace."""
     listed = await client.operator_service.list_search_attributes(
         ListSearchAttributesRequest(namespace=client.namespace)
     )
-    missing = {key.name: _TYPES[key.indexed_value_type] for key in ALL if key.name not in listed.custom_attributes}
+    missing = {
+        key.name: IndexedValueType.ValueType(key.indexed_value_type)
+        for key in ALL
+        if key.name not in listed.custom_attributes
+    }
     if missing:
         await client.operator_service.add_search_attributes(
             AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)

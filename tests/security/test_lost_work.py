@@ -14,6 +14,7 @@ from activities.check_configuration import CheckConfigurationActivity
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, SealedCheck
 from agent_runs.job.checks import Checks
+from agent_runs.job.pod_profile import Inheritance
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.preparation import prepare
@@ -104,7 +105,7 @@ def worker_pod(*mounts: dict[str, str]) -> Cluster:
 async def test_the_shared_volume_is_the_one_that_the_agents_pod_gets(
     setting: str | None, mounts: list[dict[str, str]], found: str | None
 ) -> None:
-    assert await startup.data_claim(worker_pod(*mounts), setting) == found
+    assert await startup.data_claim(worker_pod(*mounts), setting, Inheritance()) == found
 
 
 OUTSIDE = ["/etc", "/", "/paperclipped/app", "/paperclip/../etc", "//etc", "/tmp/x", "/home/agents", "/home"]
