@@ -16,8 +16,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -161,18 +161,12 @@ async def command(environment: Mapping[str, str], *arguments: str) -> None:
         raise RuntimeError(f"agent-runs {' '.join(arguments)}: {out.decode()}")
 
 
-@asynccontextmanager
-async def dev_server() -> AsyncIterator[Client]:
-    async with await start_temporal() as environment:
-        yield environment.client
-
-
 async def measure(finished: int, working: int, count: int, url: str | None) -> dict[str, tuple[float, float]]:
     """The durations by what was asked for."""
     runs = made_up(finished, working)
     async with AsyncExitStack() as parts:
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
-        client = await parts.enter_async_context(dev_server())
+        client = (await parts.enter_async_context(await start_temporal())).client
         settings = _settings(folder, url)
         await in_temporal(client, runs)
         await in_store(settings.transcripts, runs)

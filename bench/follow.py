@@ -37,7 +37,7 @@ from agent_runs.contracts.messages import Ended, JobRef, PodRef, StreamLogs
 from agent_runs.transcript.tokens import authorization
 from bench.agents import NAMESPACE, RATE
 from bench.follower import QUEUE, settings
-from bench.overhead import percentile
+from bench.overhead import p99
 from bench.store import server_cpu
 from tests.support.temporal import start_temporal
 from tests.transcript.postgres import Postgres
@@ -247,7 +247,7 @@ def table(samples: Sequence[Sample], *, plain: bool) -> str:
         "agents' process, CPU of one core": lambda s: f"{s.agents / s.took:.0%}",
         "worker RSS (most ever), MiB": lambda s: f"{s.memory} ({s.peak})",
         "line delay, p50": lambda s: f"{statistics.median(s.delays):.0f} ms",
-        "line delay, p99": lambda s: f"{percentile(s.delays, 0.99):.0f} ms",
+        "line delay, p99": lambda s: f"{p99(s.delays):.0f} ms",
         "SSE readers": lambda s: str(s.readers),
         "requests of the activity, per run": lambda s: f"{sum(s.requests.values()) / s.runs:.1f}",
         f"longest time without a heartbeat (time-out {HANDOVER_HEARTBEAT.total_seconds():.0f} s)": lambda s: (

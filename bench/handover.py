@@ -16,38 +16,30 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import WorkflowHandle
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.testing import WorkflowEnvironment
 
-from agent_runs.client.attach import attach
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.outcome import outcome_at_close
-from agent_runs.client.wake import build_wake
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.paperclip.sealing import Sealer, load_or_create
-from agent_runs.service.settings import WorkerSettings
-from agent_runs.transcript.store import TranscriptStore
-from dev_stack.cluster import EmbeddedCluster
-from dev_stack.demo import context
+from bench.overhead import p99
+from tests.runs.system import System, attempt_key, open_system
+from tests.support.temporal import start_temporal
 from workflows.activity_calls import HANDOVER_HEARTBEAT
 from workflows.agent_run import AgentRunWorkflow
-from workflows.attributes import ALL
 
 POLL_INTERVAL: Final = 0.002
 HAND_OFF_TIMEOUT: Final = 180
 """Seconds for one hand-off: a stream that has ended by itself has none."""
-SCRIPT: Final = "#!/bin/sh\ncat > /dev/null\ni=0\nuntil [ -e {stop} ]; do echo $i; i=$((i+1)); sleep 0.01; done\n"
+SCRIPT: Final = "cat > /dev/null\ni=0\nuntil [ -e {stop} ]; do echo $i; i=$((i+1)); sleep 0.01; done\n"
 STORED_STATE: Final = """
 SELECT writer_since, writer_number,
   (SELECT max(sequence) FROM lines WHERE lines.run = attempts.run AND lines.attempt = attempts.attempt)
@@ -100,7 +92,6 @@ class Stream:
     handle: WorkflowHandle[AgentRunWorkflow, Outcome]
     key: AttemptKey
     database: sqlite3.Connection
-    stop: Path
 
     def stored_state(self) -> StoredState:
         """Who writes, and how far it has come."""
@@ -131,39 +122,26 @@ class Stream:
 
 
 @dataclass
-class System:
-    """The system, with two workers."""
+class Bench:
+    """A system with two workers."""
 
-    environment: WorkflowEnvironment
-    settings: WorkerSettings
-    store: TranscriptStore
-    folder: Path
+    system: System
     workers: Workers
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Stream]:
         """A run whose agent writes; at the end every line must be there once."""
-        folder = self.folder / str(uuid.uuid4())
-        folder.mkdir()
-        program, stop = folder / "opencode", folder / "stop"
-        program.write_text(SCRIPT.format(stop=stop))
-        program.chmod(0o755)
-        raw = context(agent_id=str(uuid.uuid4()))
+        system, stop = self.system, self.system.programs / f"stop-{uuid.uuid4()}"
+        raw = system.agent(SCRIPT.format(stop=stop))
         raw["config"]["timeoutSec"] = 0  # a busy machine needs long
-        raw["config"]["env"] = {**raw["config"].get("env", {}), "PATH": f"{folder}:{os.environ['PATH']}"}
-        sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
-        wake = build_wake(raw, sealer, outcome_retention_sec=0)
-        client = self.environment.client
-        handle = (await attach(client, self.settings, wake)).handle(client)
-        key = AttemptKey(run=wake.key)
-        notifier = self.store.notifier(key)
-        while await self.store.last(key) is None:
-            await notifier.wait_for_change(notifier.changes, timedelta(seconds=POLL_INTERVAL))
-        with closing(sqlite3.connect(self.folder / "transcripts.db")) as database:
-            yield Stream(handle, key, database, stop)
+        handle = (await system.start(raw)).handle(system.temporal)
+        await system.until_stored(raw)
+        key = attempt_key(raw)
+        with closing(sqlite3.connect(system.settings.transcripts.removeprefix("sqlite:///"))) as database:
+            yield Stream(handle, key, database)
         stop.touch()
         outcome = await outcome_at_close(handle)
-        texts = [line.data for line in await self.store.read(key, limit=10_000_000, max_bytes=1 << 40)]
+        texts = [line.data for line in await system.store.read(key, limit=10_000_000, max_bytes=1 << 40)]
         numbers = [int(text) for text in texts if text.isdigit()]
         wrong = [place for place, number in enumerate(numbers) if number != place][:1]
         near = [numbers[max(0, place - 3) : place + 5] for place in wrong]
@@ -186,66 +164,40 @@ class System:
 
 
 @asynccontextmanager
-async def open_system() -> AsyncIterator[System]:
+async def open_bench() -> AsyncIterator[Bench]:
     """Temporal, cluster, store and two workers."""
     async with AsyncExitStack() as parts:
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
-        environment = await parts.enter_async_context(
-            await WorkflowEnvironment.start_local(
-                dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
-                data_converter=pydantic_data_converter,
-                search_attributes=list(ALL),
-                dev_server_log_level="error",
-            )
-        )
-        embedded = await parts.enter_async_context(EmbeddedCluster(folder / "cluster"))
-        own = {
-            "TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,
-            "AGENT_RUNS_TASK_QUEUE": "bench",
-            "AGENT_RUNS_SEALING_KEY_FILE": str(folder / "key.json"),
-            "AGENT_RUNS_TRANSCRIPTS_URL": f"sqlite:///{folder}/transcripts.db",
-            "AGENT_RUNS_IMAGE": "agent:bench",
-            "AGENT_RUNS_DATA_ROOT": str(folder),
-            "AGENT_RUNS_KUBECONFIG": str(embedded.kubeconfig_path),
-        }
-        settings = WorkerSettings.read(own)
-        store = await TranscriptStore.open(settings.transcripts)
-        parts.push_async_callback(store.close)
-        workers = Workers({**os.environ, **own})
+        environment = await parts.enter_async_context(await start_temporal())
+        system = await parts.enter_async_context(open_system(environment.client, folder))
+        workers = Workers({**os.environ, **system.environment, **system.worker_environment})
         parts.push_async_callback(workers.stop)
-        load_or_create(settings.sealing_key_file)
         for _ in range(2):
             await workers.start()
-        yield System(environment, settings, store, folder, workers)
+        yield Bench(system, workers)
 
 
 async def measure(rolls: int, kills: int) -> dict[signal.Signals, list[float]]:
     """Seconds of each hand-off. All of one kind happen to one run."""
     random = Random(1)
     took: dict[signal.Signals, list[float]] = {}
-    async with open_system() as system:
+    async with open_bench() as bench:
         for by, count in ((signal.SIGTERM, rolls), (signal.SIGKILL, kills)):
             took[by] = []
-            async with system.stream() as stream:
+            async with bench.stream() as stream:
                 for _ in range(count):
                     await asyncio.sleep(random.uniform(0, 3))  # anywhere between two heartbeats
                     async with asyncio.timeout(HAND_OFF_TIMEOUT):
-                        took[by].append(await system.hand_off(stream, by))
+                        took[by].append(await bench.hand_off(stream, by))
                     print(f"{by.name} {took[by][-1]:.3f} s", file=sys.stderr)
     return took
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def table(took: dict[signal.Signals, list[float]]) -> str:
     """Markdown."""
     lines = ["| from the signal to the next worker's first line | p50 s | p99 s | max s |", "|---|---:|---:|---:|"]
     for by, values in filter(lambda one: one[1], took.items()):
-        shares = f"{statistics.median(values):.3f} | {percentile(values, 0.99):.3f} | {max(values):.3f}"
+        shares = f"{statistics.median(values):.3f} | {p99(values):.3f} | {max(values):.3f}"
         lines.append(f"| {by.name}, {len(values)} times in one run | {shares} |")
     lines.append(
         f"\nHeartbeat time-out {HANDOVER_HEARTBEAT.total_seconds():.0f} s. Every line once and in order, verified."

@@ -4,20 +4,21 @@ Runs 50 agents, one after another, on the dev server and the embedded cluster in
 script whose last line, the end of a successful step, has the time. `python -m bench.overhead [RUNS]` prints a table.
 """
 
-import json
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from pathlib import Path
 
+from agent_runs.client.attach import attach
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
-from agent_runs.contracts.identity import AttemptKey
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Job, Manifest
-from bench.system import system
+from tests.runs.system import System, attempt_key, open_system
+from tests.support.temporal import start_temporal
 
 EVENT = '{{"type":"{0}","timestamp":%s,"sessionID":"ses_1","part":{{"id":"prt_{1}","messageID":"msg_1"{2}}}}}'
 TOKENS = '"tokens":{"input":5,"output":2,"reasoning":0,"cache":{"read":0,"write":0}},"cost":0.5'
@@ -26,7 +27,10 @@ EVENTS = (
     EVENT.format("text", 2, ',"type":"text","text":"done"'),
     EVENT.format("step_finish", 3, f',"type":"step-finish","reason":"stop",{TOKENS}'),
 )
-SCRIPT = "#!/bin/sh\ncat > /dev/null\n" + "".join(f"printf '{event}\\n' $(date +%s%3N)\n" for event in EVENTS)
+SCRIPT = "cat > /dev/null\n" + "".join(f"printf '{event}\\n' $(date +%s%3N)\n" for event in EVENTS)
+
+RETENTION_SEC = 3600
+"""The caller collects the outcome, as Paperclip does."""
 
 
 @dataclass
@@ -58,35 +62,39 @@ class Sample:
 
 async def measure(count: int) -> list[Sample]:
     """One system, `count` runs one after another; the first warms up and does not count."""
-    async with system(SCRIPT) as environment:
-        posts = Posts()
-        posts.watch(environment.cluster)
-        samples = []
-        for _ in range(count + 1):
-            wake = environment.wake(retention=timedelta(hours=1))
-            started = time.time()
-            handle = (await environment.start(wake)).handle(environment.client)
-            await fetch_outcome(handle, collect=True)
-            ended = time.time()
-            await outcome_at_close(handle)
-            key = AttemptKey(run=wake.key)
-            lines = [line for line in await environment.store.read(key) if line.stream == "stdout"]
-            info = (await handle.describe()).raw_description.workflow_execution_info
-            samples.append(
-                Sample(
-                    posts.at[key.job_name] - started,
-                    ended - json.loads(lines[-1].data)["timestamp"] / 1000,
-                    info.history_length,
-                    info.history_size_bytes,
-                )
-            )
-        return samples[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            await start_temporal() as environment,
+            open_system(environment.client, Path(folder)) as system,
+            system.worker(),
+        ):
+            posts = Posts()
+            posts.watch(system.kubernetes)
+            return [await sample(system, posts) for _ in range(count + 1)][1:]
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie."""
+async def sample(system: System, posts: Posts) -> Sample:
+    raw = system.agent(SCRIPT)
+    wake, key = system.wake(raw, outcome_retention_sec=RETENTION_SEC), attempt_key(raw)
+    started = time.time()
+    handle = (await attach(system.temporal, system.settings, wake)).handle(system.temporal)
+    await fetch_outcome(handle, collect=True)
+    ended = time.time()
+    await outcome_at_close(handle)
+    last = (await system.events(raw))[-1]
+    info = (await handle.describe()).raw_description.workflow_execution_info
+    return Sample(
+        posts.at[key.job_name] - started,
+        ended - last["timestamp"] / 1000,
+        info.history_length,
+        info.history_size_bytes,
+    )
+
+
+def p99(values: Sequence[float]) -> float:
+    """The value below which 99 of a hundred lie."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
 
 
 def table(samples: Sequence[Sample]) -> str:
@@ -107,7 +115,7 @@ def milliseconds(rows: Mapping[str, Sequence[float]]) -> str:
     """Rows of seconds, one for each run, as a Markdown table."""
     lines = [f"| {len(next(iter(rows.values())))} runs | p50 ms | p99 ms |", "|---|---|---|"]
     lines += [
-        f"| {name} | {statistics.median(values) * 1000:.0f} | {percentile(values, 0.99) * 1000:.0f} |"
+        f"| {name} | {statistics.median(values) * 1000:.0f} | {p99(values) * 1000:.0f} |"
         for name, values in rows.items()
     ]
     return "\n".join(lines)

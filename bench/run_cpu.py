@@ -38,10 +38,9 @@ async def runs(system: System, count: int) -> int:
 
 async def measure(count: int) -> tuple[float, float, int]:
     """CPU seconds of the worker during the runs, those of as long without any, and lines."""
-    environment = await start_temporal()
     with tempfile.TemporaryDirectory() as folder:
         async with (
-            environment,
+            await start_temporal() as environment,
             open_system(environment.client, Path(folder)) as system,
             system.worker_process() as worker,
         ):

@@ -4,18 +4,19 @@ The agent writes the time as it ends. `python -m bench.stopping [RUNS]` prints a
 """
 
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from pathlib import Path
 
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.outcome import cancel
-from agent_runs.contracts.identity import AttemptKey
 from bench.overhead import milliseconds
-from bench.system import System, system
+from tests.runs.system import System, open_system
+from tests.support.temporal import start_temporal
 
-SCRIPT = "#!/bin/sh\ncat > /dev/null\ntrap 'date +%s.%N; exit 143' TERM\necho hello\nwhile :; do sleep 0.02; done\n"
+SCRIPT = "cat > /dev/null\ntrap 'date +%s.%N; exit 143' TERM\necho hello\nwhile :; do sleep 0.02; done\n"
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,17 @@ class Sample:
     to_answer: float
 
 
-async def sample(environment: System) -> Sample:
+async def sample(system: System) -> Sample:
     """One run, cancelled once its first line is stored."""
-    wake = environment.wake()
-    ticket, key = await environment.start(wake), AttemptKey(run=wake.key)
-    notifier = environment.store.notifier(key)
-    while not await environment.store.last(key):
-        await notifier.wait_for_change(notifier.changes, timedelta(seconds=1))
+    raw = system.agent(SCRIPT)
+    ticket = await system.start(raw)
+    await system.until_stored(raw)
     began = time.time()
-    answer = await cancel(ticket.handle(environment.client), "bench")
+    answer = await cancel(ticket.handle(system.temporal), "bench")
     ended = time.time()
     if not answer.stop.agent_stopped:
         raise RuntimeError(f"the agent did not stop: {answer}")
-    lines = [line for line in await environment.store.read(key) if line.stream == "stdout"]
-    return Sample(float(lines[-1].data) - began, ended - began)
+    return Sample(float((await system.stdout(raw))[-1]) - began, ended - began)
 
 
 def table(samples: Sequence[Sample]) -> str:
@@ -56,9 +54,14 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 
     async def run() -> None:
-        async with system(SCRIPT) as environment:
-            await sample(environment)  # warms up and does not count
-            print(table([await sample(environment) for _ in range(count)]))
+        with tempfile.TemporaryDirectory() as folder:
+            async with (
+                await start_temporal() as environment,
+                open_system(environment.client, Path(folder)) as system,
+                system.worker(),
+            ):
+                await sample(system)  # warms up and does not count
+                print(table([await sample(system) for _ in range(count)]))
 
     run_to_end(run)
 

@@ -218,18 +218,20 @@ class Bench:
 
     async def _remove(self, raw: dict[str, Any]) -> None:
         """Delete what stays of an agent, so that it does not take part in what is measured next."""
-        cluster, agent_id = self.system.kubernetes, raw["agent"]["id"]
-        for job in await cluster.jobs_of_agent(cluster.namespace, agent_id):
-            await cluster.delete_job(cluster.namespace, job.metadata.name, job.metadata.uid)
-        while await cluster.pods_of_agent(cluster.namespace, agent_id):  # noqa: ASYNC110 - the kubelet has no event
+        for job in await self.system.jobs(raw):
+            await self.system.kubernetes.delete_job(job.metadata.namespace, job.metadata.name, job.metadata.uid)
+        while await self.system.pods(raw):  # noqa: ASYNC110 - the kubelet has no event
             await asyncio.sleep(SAMPLE_INTERVAL)
 
 
 @asynccontextmanager
 async def open_bench(folder: Path) -> AsyncIterator[Bench]:
     """Temporal, cluster, model and a worker process, after a first run."""
-    environment = await start_temporal()
-    async with environment, serve() as model, open_system(environment.client, folder) as opened:
+    async with (
+        await start_temporal() as environment,
+        serve() as model,
+        open_system(environment.client, folder) as opened,
+    ):
         names = [f"text:{number}" for number in range(max(AT_ONCE))]
         provider = folder / "provider.json"
         fake = provider_block(model.base_url, names)
