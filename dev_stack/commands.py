@@ -11,9 +11,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_runs.cli.display import Display
-from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower, RunOutput
-from agent_runs.cli.refusals import Refused
-from agent_runs.cli.runs import describe_holder, open_transcripts, run_ref, sealed_wake, show_outcome
+from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower
+from agent_runs.cli.program import Refused
+from agent_runs.cli.runs import describe_holder, run_ref, sealed_wake, show_outcome
+from agent_runs.cli.transcripts import RunOutput, open_transcripts
 from agent_runs.client.attach import Ticket, attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.wake import Wake
@@ -26,7 +27,7 @@ from dev_stack.plan import Plan
 from dev_stack.stack import Stack
 
 if TYPE_CHECKING:
-    from agent_runs.cli.follow import Transcripts
+    from agent_runs.cli.transcripts import Transcripts
 
 ENVIRONMENT: Final = "environment.sh"
 """In the state folder: what other terminals source."""

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
 
 PDEATHSIG: Final = Path(__file__).with_name("pdeathsig.py")
 READY_INTERVAL: Final = timedelta(milliseconds=50)

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
@@ -18,13 +18,14 @@ from rich.text import Text
 
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.runs_table import runs_table
-from agent_runs.contracts.outcome import GAP_STREAM, Outcome, OutputReceipt, Usage
-from agent_runs.contracts.sizes import peaks_text
+from agent_runs.client.explanation import explain
+from agent_runs.contracts.outcome import GAP_STREAM, Outcome, Usage
 from agent_runs.transcript.entries import entry, json_object
 from agent_runs.transcript.events import printable, visible
 
-if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does without
-    from agent_runs.cli import transcript
+if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which most commands do without
+    from agent_runs.cli import terminal
+    from agent_runs.client.explanation import StoredOutput
     from agent_runs.client.obstacles import Obstacle
     from agent_runs.client.outcome import Cancelled
     from agent_runs.client.runs import RunSummary
@@ -33,7 +34,7 @@ if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which `parse` does withou
     from agent_runs.transcript.store import Line
     from agent_runs.transcript.usage import RunUsage
 else:  # Markdown, which only output is rendered with
-    transcript = lazy("agent_runs.cli.transcript")
+    terminal = lazy("agent_runs.cli.terminal")
 
 PLAIN_WIDTH: Final = 110
 """Columns when the output is no terminal, unless the variable COLUMNS has another number."""
@@ -96,9 +97,9 @@ class Display(Protocol):
 
     def obstacles(self, obstacles: Iterable[Obstacle]) -> None: ...
 
-    def outcome(self, run_id: str, outcome: Outcome) -> None: ...
-
-    def explanation(self, run_id: str, rows: Mapping[str, str]) -> None: ...
+    def outcome(self, run_id: str, outcome: Outcome, stored: StoredOutput | None = None) -> None:
+        """Show an outcome with its explanation; `stored` is None where the store was not read."""
+        ...
 
     def cancelled(self, run_id: str, answer: Cancelled) -> None: ...
 
@@ -164,7 +165,7 @@ class TextDisplay:
             return
         parsed = entry(line.data, line.stream)
         if parsed is not None:
-            self._print(transcript.render(parsed))
+            self._print(terminal.render(parsed))
 
     def runs(self, runs: Sequence[ListedRun], *, at_work: bool = False) -> None:
         """Print a table, newest first. In terminals with hyperlinks a run's id opens its page."""
@@ -191,30 +192,18 @@ class TextDisplay:
         for each in obstacles:
             self.console.print(Text(printable(each.text, 1000), style="yellow"), soft_wrap=True)
 
-    def explanation(self, run_id: str, rows: Mapping[str, str]) -> None:
-        self._print(_grid({**{name: Text(text) for name, text in rows.items()}, "run": Text(run_id)}))
-
-    def outcome(self, run_id: str, outcome: Outcome) -> None:
-        """Print a table: result, session, usage, cost, receipt of the output."""
-        rows = {"result": _result(outcome.error_code, outcome.error_message)}
-        if outcome.failure is not None:
-            rows["next step"] = Text(printable(outcome.failure.next_step, 400))
+    def outcome(self, run_id: str, outcome: Outcome, stored: StoredOutput | None = None) -> None:
+        """Print a table: the explanation, model, usage, cost, the agent's last words."""
+        good = outcome.failure is None and outcome.error_code is None
+        rows = {name: Text(text) for name, text in explain(outcome, stored).items()}
+        rows["what happened"].stylize("bold green" if good else "bold red")
         rows |= {
-            "session": Text(outcome.session_id or "none"),
             "model": Text("/".join(part for part in (outcome.provider, outcome.model) if part)),
             "tokens": Text(_tokens(outcome.usage)),
             "cost": Text("unknown" if outcome.cost_usd is None else f"${outcome.cost_usd:.6f}"),
-            "output": Text(_receipt(outcome.receipt)),
+            "summary": Text(printable(outcome.summary or "none", MAX_SUMMARY)),
+            "run": Text(run_id),
         }
-        if outcome.attempts and (peaks := peaks_text(outcome.attempts[-1].peaks)):
-            rows["peaks"] = Text(peaks)
-        if len(outcome.attempts) > 1:
-            codes = [f"{one.attempt}: {one.failure_code or 'ok'}" for one in outcome.attempts]
-            rows["attempts"] = Text(", ".join(codes))
-        if outcome.warnings:
-            rows["warning"] = Text("\n".join(printable(text, 400) for text in outcome.warnings))
-        rows["summary"] = Text(printable(outcome.summary or "none", MAX_SUMMARY))
-        rows["run"] = Text(run_id)
         self._print(_grid(rows))
 
     def cancelled(self, run_id: str, answer: Cancelled) -> None:
@@ -284,14 +273,11 @@ class JsonDisplay:
     def runs(self, runs: Sequence[ListedRun], *, at_work: bool = False) -> None:  # noqa: ARG002 (the port's)
         """One `{"type": "run", …}` each; `usage` is null where the store knows nothing of the run."""
         for listed in runs:
-            run, ref = listed.run, listed.ref
+            run = listed.run
             self._write(
                 "run",
-                runId=run.key.run_id,
-                agentId=run.key.agent_id,
+                **_run(listed.ref),
                 companyId=run.key.company_id,
-                workflowId=run.workflow_id,
-                workflowRunId=run.workflow_run_id,
                 phase=run.phase,
                 open=run.open,
                 model=run.model,
@@ -301,10 +287,6 @@ class JsonDisplay:
                 endedAt=run.ended_at.isoformat() if run.ended_at else None,
                 outcomeKeptUntil=run.kept_until.isoformat() if run.kept_until else None,
                 events=run.events,
-                webUi=ref.web_ui,
-                page=ref.page,
-                paperclip=ref.paperclip,
-                paperclipTask=ref.paperclip_task,
                 usage=None if listed.usage is None else listed.usage.for_programs(),
             )
 
@@ -321,13 +303,10 @@ class JsonDisplay:
                 "obstacle", obstacle=each.kind, subject=each.subject, text=each.text, since=each.since.isoformat()
             )
 
-    def explanation(self, run_id: str, rows: Mapping[str, str]) -> None:
-        """`{"type": "explanation", "runId": …, "explanation": {…}}`."""
-        self._write("explanation", runId=run_id, explanation=dict(rows))
-
-    def outcome(self, run_id: str, outcome: Outcome) -> None:
-        """`{"type": "outcome", "runId": …, "outcome": {…}}` in Paperclip's spelling."""
-        self._write("outcome", runId=run_id, outcome=outcome.model_dump(mode="json"))
+    def outcome(self, run_id: str, outcome: Outcome, stored: StoredOutput | None = None) -> None:
+        """`{"type": "outcome", "runId": …, "outcome": {…} in Paperclip's spelling, "explanation": {heading: text}}`."""
+        explanation = explain(outcome, stored)
+        self._write("outcome", runId=run_id, outcome=outcome.model_dump(mode="json"), explanation=explanation)
 
     def cancelled(self, run_id: str, answer: Cancelled) -> None:
         """`{"type": "cancelled", "runId": …, "answer": {…}}`."""
@@ -373,12 +352,6 @@ def _grid(rows: dict[str, Text]) -> RenderableType:
     return Group(Text(""), table)
 
 
-def _result(code: str | None, message: str | None) -> Text:
-    if code is None:
-        return Text("succeeded", style="bold green")
-    return Text.assemble((code, "bold red"), f"  {printable(message or '', 1000)}")
-
-
 def _ended(answer: Cancelled) -> str:
     if answer.outcome == "cancelled":
         return "is cancelled"
@@ -390,13 +363,6 @@ def _tokens(usage: Usage | None) -> str:
         return "unknown"
     reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
     return f"{usage.input_tokens:,} in, {usage.cached_input_tokens:,} cached, {usage.output_tokens:,} out{reasoning}"
-
-
-def _receipt(receipt: OutputReceipt | None) -> str:
-    if receipt is None:
-        return "none"
-    gaps = f", {len(receipt.gaps)} gaps" if receipt.gaps else ""
-    return f"{receipt.lines:,} lines, {receipt.bytes:,} bytes, receipt {receipt.state}{gaps}"
 
 
 def _seconds(took: timedelta) -> str:

@@ -20,7 +20,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.obstacles import CALL_TIMEOUT, last_poll
 from agent_runs.client.settings import ClientSettings

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,31 +18,22 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.background import in_background
 from agent_runs.cli.display import Display
-from agent_runs.cli.lazy import lazy
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
+from agent_runs.cli.transcripts import RunOutput
 from agent_runs.client.obstacles import Kind, Obstacle, read_obstacles
 from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.timeline import Timeline, events
-from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.transcript.events import printable
 
 if TYPE_CHECKING:
-    from agent_runs.client import transcripts as remote
-    from agent_runs.transcript import follow as transcript_follow
-    from agent_runs.transcript.store import Line, TranscriptStore
-
-    Transcripts = TranscriptStore | remote.ServiceTranscripts
-else:  # SQLAlchemy: a second that commands without output do without
-    transcript_follow, remote = lazy("agent_runs.transcript.follow"), lazy("agent_runs.client.transcripts")
+    from agent_runs.cli.transcripts import Transcripts
 
 OBSTACLE_INTERVAL: Final = timedelta(seconds=5)
 """Between looks at what keeps a followed run from going on."""
 OBSTACLE_REMINDER: Final = timedelta(minutes=1)
 """Until an obstacle that is still there is named again."""
-OUTPUT_POLL_INTERVAL: Final = timedelta(milliseconds=200)
-"""Between queries for new lines of another process."""
-
 DETACHED: Final = 130
 """Exit code of a command that was interrupted, as shells count it: 128 + SIGINT."""
 
@@ -212,45 +202,6 @@ def no_outcome(run_id: str, error: WorkflowFailureError) -> Refused:
     )
 
 
-@dataclass(frozen=True)
-class RunOutput:
-    """The lines of a run, attempt by attempt. `ended` returns whether the run has ended."""
-
-    store: Transcripts
-    run: RunKey
-    ended: Callable[[], bool]
-
-    async def lines(self, after: int = 0) -> AsyncGenerator[tuple[int, Line]]:
-        """Yield all lines in order with their attempt, from the first attempt's `after` on, until the run has ended."""
-        attempt = 1
-        while True:
-            async with aclosing(self.attempt(attempt, after)) as lines:
-                async for line in lines:
-                    yield attempt, line
-            if self.ended() and attempt >= await self._newest():
-                return
-            attempt, after = attempt + 1, 0
-
-    def attempt(self, number: int, after: int = 0) -> AsyncGenerator[Line]:
-        """The lines of one attempt, until nothing more will be written."""
-        return self._follow(AttemptKey(run=self.run, attempt=number), after, partial(self._complete, number))
-
-    def _follow(self, key: AttemptKey, after: int, done: Callable[[], Awaitable[bool]]) -> AsyncGenerator[Line]:
-        if isinstance(self.store, remote.ServiceTranscripts):
-            return self.store.follow(key, after, done=done)
-        return transcript_follow.follow(self.store, key, after, done=done, poll=OUTPUT_POLL_INTERVAL)
-
-    async def _complete(self, attempt: int) -> bool:
-        """Whether nothing more will be written: the run has ended, or the attempt has a receipt or a successor."""
-        if self.ended():
-            return True
-        receipt = await self.store.receipt(AttemptKey(run=self.run, attempt=attempt))
-        return receipt is not None or await self._newest() > attempt
-
-    async def _newest(self) -> int:
-        return max(await self.store.attempts(self.run), default=0)
-
-
 async def show_new_steps(handle: WorkflowHandle[Any, Outcome], display: Display, known: int) -> None:
     """Show each step that begins after the first `known` ones, until the run is closed."""
     timeline = Timeline()
@@ -260,16 +211,3 @@ async def show_new_steps(handle: WorkflowHandle[Any, Outcome], display: Display,
             timeline.add(event)
             for step in timeline.steps[before:]:
                 display.note(f"waits for: {step.words}")
-
-
-async def read_timeline(handle: WorkflowHandle[Any, Outcome]) -> Timeline:
-    """Read the timeline up to now.
-
-    Raises:
-        RPCError: the server does not answer.
-    """
-    timeline = Timeline()
-    async with aclosing(events(handle, follow=False)) as history:
-        async for event in history:
-            timeline.add(event)
-    return timeline

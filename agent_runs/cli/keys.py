@@ -8,7 +8,7 @@ from typing import Any, Final
 import typer
 import yaml
 
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
 from agent_runs.client.settings import ClientSettings
 from agent_runs.paperclip.sealing import SealingKey, UnusableKey, parse_keys, public_key
 from agent_runs.plain_yaml import load_yaml

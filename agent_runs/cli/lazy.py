@@ -1,4 +1,4 @@
-"""Imports modules at their first use: `--help` and `parse` need not wait a second for imports."""
+"""Imports modules at their first use: `--help` and `list` need not wait a second for imports."""
 
 import sys
 from importlib.util import LazyLoader, find_spec, module_from_spec

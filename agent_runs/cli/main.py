@@ -12,19 +12,14 @@ from agent_runs.cli.lazy import lazy
 from agent_runs.cli.program import Json, Verbose, completion_script, entry_point, finish, program, run_async
 
 if TYPE_CHECKING:
-    from agent_runs.cli import display, fleet, keys, runs
+    from agent_runs.cli import display, keys, run_list, runs, serve
     from agent_runs.cli import doctor as doctor_command
-    from agent_runs.cli import explain as explain_command
     from agent_runs.cli import replay as replay_command
-    from agent_runs.cli import transcripts as transcripts_command
     from agent_runs.client import fleet as filters
 else:
     filters = lazy("agent_runs.client.fleet")
-    display, doctor_command, explain_command, fleet, keys = (
-        lazy(f"agent_runs.cli.{name}") for name in ("display", "doctor", "explain", "fleet", "keys")
-    )
-    replay_command, runs, transcripts_command = (
-        lazy(f"agent_runs.cli.{name}") for name in ("replay", "runs", "transcripts")
+    display, doctor_command, keys, replay_command, run_list, runs, serve = (
+        lazy(f"agent_runs.cli.{name}") for name in ("display", "doctor", "keys", "replay", "run_list", "runs", "serve")
     )
 
 app: Final = program("agent-runs", "Paperclip's durable agent runs.")
@@ -115,20 +110,13 @@ def logs(
 
 @app.command()
 def show(run: Run, as_json: Json = False) -> None:
-    """Show a run: its steps with their times, and its outcome.
+    """Show a run: its steps with their times, what happened, the evidence, what was lost, its session, what to do.
+
+    Of an open run: what keeps it from going on.
 
     Example: agent-runs show 7d6733a4-a207-4bf9-87db-cf32e87a5407
     """
     run_async(lambda: runs.show(run, display.display(as_json=as_json)))
-
-
-@app.command()
-def explain(run: Run, as_json: Json = False) -> None:
-    """Explain how a run ended: what happened, the evidence, what was lost, its session, what to do.
-
-    Example: agent-runs explain 7d6733a4-a207-4bf9-87db-cf32e87a5407
-    """
-    run_async(lambda: explain_command.explain(run, display.display(as_json=as_json)))
 
 
 @app.command("list")
@@ -158,7 +146,7 @@ def listing(
     """
     wanted = {"agent": agent, "company": company, "task": task, "phase": phase, "failure": failure, "model": model}
     wanted |= {"since": since, "search": search, "state": "open" if only_open else ""}
-    run_async(lambda: fleet.listing(display.display(as_json=as_json), wanted, limit=limit))
+    run_async(lambda: run_list.listing(display.display(as_json=as_json), wanted, limit=limit))
 
 
 @app.command()
@@ -168,7 +156,7 @@ def top(agent: Agent = "", company: Company = "", task: Task = "", model: Model 
     Example: agent-runs top
     """
     wanted = {"agent": agent, "company": company, "task": task, "model": model}
-    run_async(lambda: fleet.top(display.display(as_json=as_json), wanted))
+    run_async(lambda: run_list.top(display.display(as_json=as_json), wanted))
 
 
 @app.command()
@@ -209,7 +197,7 @@ def transcripts(
 
     Example: agent-runs transcripts --listen 127.0.0.1:8090
     """
-    run_async(lambda: transcripts_command.serve(listen, display.display(as_json=as_json)))
+    run_async(lambda: serve.serve(listen, display.display(as_json=as_json)))
 
 
 @app.command("revoke-links")
@@ -218,7 +206,7 @@ def revoke_links(run: Run, as_json: Json = False) -> None:
 
     Example: agent-runs revoke-links 7d6733a4-a207-4bf9-87db-cf32e87a5407
     """
-    run_async(lambda: transcripts_command.revoke_links(run, display.display(as_json=as_json)))
+    run_async(lambda: serve.revoke_links(run, display.display(as_json=as_json)))
 
 
 @app.command("sealing-key")

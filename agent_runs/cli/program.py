@@ -15,14 +15,13 @@ from typer.completion import (  # type: ignore[attr-defined]  # Typer documents 
 )
 
 from agent_runs.cli.lazy import lazy
-from agent_runs.cli.refusals import Refused
 
 if TYPE_CHECKING:
-    from agent_runs.cli import failures
+    from agent_runs.cli import known_errors
     from agent_runs.client import connection
     from agent_runs.transcript import events
 else:
-    failures, connection = map(lazy, ("agent_runs.cli.failures", "agent_runs.client.connection"))
+    known_errors, connection = map(lazy, ("agent_runs.cli.known_errors", "agent_runs.client.connection"))
     events = lazy("agent_runs.transcript.events")
 
 TRACEBACK: Final = "AGENT_RUNS_TRACEBACK"
@@ -34,6 +33,14 @@ BROKEN_PIPE: Final = 141
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line instead of text.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the agent's own log lines (stderr), too.")]
+
+
+class Refused(Exception):
+    """A command cannot do what was requested. The text names what is wrong and what to do; `code` is the exit code."""
+
+    def __init__(self, text: str, code: int = USAGE) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 def program(name: str, description: str) -> typer.Typer:
@@ -126,11 +133,11 @@ def finish(work: Callable[[], int]) -> NoReturn:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = BROKEN_PIPE
     except Exception as error:
-        refusal = error if isinstance(error, Refused) else failures.as_refusal(error)
+        refusal = error if isinstance(error, Refused) else known_errors.as_refusal(error)
         if refusal is None:
             if os.environ.get(TRACEBACK):
                 raise
-            refusal = failures.as_bug(error, TRACEBACK)
+            refusal = known_errors.as_bug(error, TRACEBACK)
         _show_error(str(refusal), refusal.code)
         code = refusal.code
     raise typer.Exit(code)

@@ -6,7 +6,7 @@ from typing import Final
 from temporalio.client import WorkflowHistory
 
 from agent_runs.cli.display import Display, JsonDisplay
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
 from agent_runs.client import replay as histories
 from agent_runs.client.connection import connect
 from agent_runs.client.replay import InvalidHistory, Replay

@@ -1,54 +1,42 @@
-"""The commands start, logs, show and cancel. Each returns its exit code."""
+"""The commands start, cancel, logs and show. Each returns its exit code."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from temporalio.client import Client, WorkflowFailureError
 
 from agent_runs.cli.display import Display, RunRef
-from agent_runs.cli.follow import (
-    DETACHED,
-    Interrupted,
-    Interrupts,
-    RunFollower,
-    RunOutput,
-    no_outcome,
-    read_timeline,
-    result,
-    show_new_steps,
-)
+from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower, no_outcome, result, show_new_steps
 from agent_runs.cli.lazy import lazy
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
+from agent_runs.cli.transcripts import RunOutput, check_store, open_transcripts, read_in_time, stored_output, stored_run
 from agent_runs.client import links
 from agent_runs.client import outcome as outcomes
+from agent_runs.client.amounts import duration_text
 from agent_runs.client.connection import TemporalUnreachable, connect
-from agent_runs.client.obstacles import read_obstacles
+from agent_runs.client.obstacles import Obstacle, read_obstacles
 from agent_runs.client.paperclip_pages import PaperclipPages
-from agent_runs.client.runs import RunSummary, UnknownRun, check_unambiguous, find_run, web_ui_url
-from agent_runs.client.settings import DEFAULT_STORE, ClientSettings
+from agent_runs.client.runs import RunSummary, UnknownRun, find_run, web_ui_url
+from agent_runs.client.settings import ClientSettings
+from agent_runs.client.timeline import Timeline, read_timeline
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.transcript.events import printable
 
 if TYPE_CHECKING:
-    from agent_runs.cli.follow import Transcripts
+    from agent_runs.cli.transcripts import Transcripts
     from agent_runs.client import attach as attaching
-    from agent_runs.client import transcripts as remote
     from agent_runs.client import wake as wakes
     from agent_runs.client.attach import Ticket
     from agent_runs.client.wake import Wake
     from agent_runs.paperclip import sealing
-    from agent_runs.transcript import database
-    from agent_runs.transcript import store as storage
-else:  # SQLAlchemy, and what checks and seals requests: a second that most commands do without
-    storage, remote = lazy("agent_runs.transcript.store"), lazy("agent_runs.client.transcripts")
-    database = lazy("agent_runs.transcript.database")
+else:  # what checks and seals requests: a second that most commands do without
     attaching, wakes, sealing = map(
         lazy, ("agent_runs.client.attach", "agent_runs.client.wake", "agent_runs.paperclip.sealing")
     )
@@ -61,7 +49,7 @@ async def start(context: Path, display: Display, *, follow: bool, wait: bool) ->
     """Start the run of an execution context, or join the open run of its task."""
     settings = ClientSettings.read()
     if follow:
-        _check_store(settings)
+        check_store(settings)
     wake = sealed_wake(read_context(context), settings, display)
     client = await connect(settings)
     with Interrupts.installed() as interrupts:
@@ -183,7 +171,7 @@ async def _stored_logs(
 
 
 async def show(run: str, display: Display) -> int:
-    """Show a run: its activities, and its outcome once it has one."""
+    """Show a run: its activities, and how it ended or what keeps it from going on."""
     settings = ClientSettings.read()
     client = await connect(settings)
     summary = await find_run(client, run)
@@ -195,14 +183,29 @@ async def show(run: str, display: Display) -> int:
     if not summary.decided:
         for warning in timeline.warnings:
             display.note(f"warning: {warning}")
-        display.obstacles(await read_obstacles(client, handle, timeline.steps))
-        display.note(f"the run is open; follow it: agent-runs logs {summary.key.run_id} --follow")
+        obstacles = await read_obstacles(client, handle, timeline.steps)
+        display.obstacles(obstacles)
+        display.note(_goes_on(summary, timeline, obstacles))
         return 0
-    display.outcome(summary.key.run_id, await result(handle, summary.key.run_id))
+    outcome = await result(handle, summary.key.run_id)
+    stored, note = await read_in_time(
+        settings, lambda transcripts: stored_output(transcripts, summary.key), "what the store has is missing"
+    )
+    if note:
+        display.note(note)
+    display.outcome(summary.key.run_id, outcome, stored)
     return 0
 
 
-# shared with `agent_runs.cli.fleet` and dev_stack
+def _goes_on(run: RunSummary, timeline: Timeline, obstacles: Sequence[Obstacle]) -> str:
+    """Since when an open run goes on, what it does, and what to do."""
+    since = duration_text(datetime.now(UTC) - run.started_at)
+    steps = ", ".join(step.words for step in timeline.steps if step.ended is None) or run.phase
+    hint = "remove what keeps it, and it continues by itself" if obstacles else "nothing keeps it from going on"
+    return f"the run goes on since {since}: {steps}; {hint}. Follow it: agent-runs logs {run.key.run_id} --follow"
+
+
+# shared with `agent_runs.cli.run_list` and dev_stack
 
 
 def read_context(file: Path) -> dict[str, Any]:
@@ -269,58 +272,6 @@ def detached(display: Display, run_id: str) -> int:
     return DETACHED
 
 
-@asynccontextmanager
-async def open_transcripts(settings: ClientSettings) -> AsyncIterator[Transcripts]:
-    """Open the transcript service if AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL is set, else the store.
-
-    Raises:
-        Refused: the store's URL is unusable, or nothing says where transcripts are.
-        UnusableTokenKey: there is no key for the service's tokens.
-        TranscriptsUnavailable: it does not answer.
-    """
-    if settings.transcripts_public_url is not None:
-        async with remote.ServiceTranscripts.at(settings.transcripts_public_url, settings) as service:
-            yield service
-        return
-    _check_store(settings)
-    try:
-        connections = settings.transcripts_connections
-        store = await storage.TranscriptStore.open(settings.transcripts, connections=connections)
-    except ValueError as error:
-        raise Refused(f"AGENT_RUNS_TRANSCRIPTS_URL: {error}") from None
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def _check_store(settings: ClientSettings) -> None:
-    """Refuse a store in a file that does not exist: reading must not create it.
-
-    Raises:
-        Refused: there is no such file, and no transcript service is named.
-    """
-    if settings.transcripts_public_url is not None or (file := _missing_file(settings)) is None:
-        return
-    raise Refused(
-        f"there is no transcript store {file}: set AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the URL of the transcript "
-        "service and AGENT_RUNS_TRANSCRIPTS_KEY_FILE to its key, or AGENT_RUNS_TRANSCRIPTS_URL to the worker's store",
-        code=1,
-    )
-
-
-def _missing_file(settings: ClientSettings) -> Path | None:
-    if settings.transcripts_url is None:
-        default = settings.sealing_key_file.with_name(DEFAULT_STORE)
-        return None if default.exists() else default
-    try:
-        url = database.parse_url(settings.transcripts)
-    except ValueError:
-        return None  # opening it names the fault
-    file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-    return file if file is not None and not file.exists() else None
-
-
 async def _find_run_or_transcript(client: Client, store: Transcripts, run: str) -> RunSummary | RunKey:
     """Temporal deletes closed runs after its retention; their transcripts may still exist."""
     try:
@@ -329,18 +280,3 @@ async def _find_run_or_transcript(client: Client, store: Transcripts, run: str) 
         if (key := await stored_run(store, run)) is None:
             raise
         return key
-
-
-async def stored_run(store: Transcripts, name: str) -> RunKey | None:
-    """The run with this id or this `RunKey.name` that the store has output of.
-
-    Raises:
-        UnknownRun: runs of several agents have this id.
-    """
-    wanted = RunKey.named(name)
-    if not wanted.agent_id:
-        usage = store.usage if isinstance(store, remote.ServiceTranscripts) else store.fleet.usage
-        found = [each.key for each in (await usage([name])).values()]
-        check_unambiguous(name, found)
-        wanted = found[0] if found else wanted
-    return wanted if await store.attempts(wanted) else None

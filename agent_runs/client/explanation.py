@@ -4,6 +4,7 @@ Everything in it comes from the outcome and from stored output, which are redact
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from agent_runs.contracts.errors import FAILURES
@@ -19,17 +20,25 @@ LAST_LINES: Final = 3
 NAMED_GAPS: Final = 3
 
 
-def explain(outcome: Outcome, log: Sequence[Line] = (), stored: Mapping[int, int] | None = None) -> Mapping[str, str]:
-    """Five headings and what stands under each.
+@dataclass(frozen=True)
+class StoredOutput:
+    """What the store has of a run's output.
 
-    Args:
-        log: the last lines of the newest attempt, of any stream.
-        stored: the number of the last line that the store has of each attempt, as far as it was read.
+    Attributes:
+        last: the number of the last line of each attempt.
+        tail: the last lines of the newest attempt, of any stream.
     """
+
+    last: Mapping[int, int] = field(default_factory=dict)
+    tail: Sequence[Line] = ()
+
+
+def explain(outcome: Outcome, stored: StoredOutput | None = None) -> dict[str, str]:
+    """Five headings and what stands under each. `stored` is None where the store was not read."""
     return {
         "what happened": _happened(outcome),
-        "evidence": _evidence(outcome, log),
-        "output": _output(outcome, stored or {}),
+        "evidence": _evidence(outcome, stored.tail if stored else ()),
+        "output": _output(outcome, stored),
         "session": _session(outcome),
         "next step": _next_step(outcome),
     }
@@ -75,22 +84,30 @@ def _text(line: Line) -> str:
     return printable(line.data[: LINE_LIMIT * 4].decode("utf-8", errors="replace"), LINE_LIMIT)
 
 
-def _output(outcome: Outcome, stored: Mapping[int, int]) -> str:
+def _output(outcome: Outcome, stored: StoredOutput | None) -> str:
     """What is stored of each attempt's output, and what was lost."""
+    if stored is None and not outcome.attempts:
+        stored = StoredOutput()  # nobody wrote any
     if len(outcome.attempts) < 2:
-        return _of_attempt(outcome.receipt, max(stored.values(), default=0))
-    kept = [(one.attempt, _of_attempt(one.receipt, stored.get(one.attempt, 0))) for one in outcome.attempts]
-    return "\n".join(f"attempt {number}: {text}" for number, text in kept)
+        return _of_attempt(outcome.receipt, max(stored.last.values(), default=0) if stored else None)
+    return "\n".join(
+        f"attempt {one.attempt}: {_of_attempt(one.receipt, stored.last.get(one.attempt, 0) if stored else None)}"
+        for one in outcome.attempts
+    )
 
 
-def _of_attempt(receipt: OutputReceipt | None, last: int) -> str:
-    """The same of one attempt, whose last stored line has this number."""
+def _of_attempt(receipt: OutputReceipt | None, last: int | None) -> str:
+    """What is stored of one attempt, whose last stored line has this number; None: the store was not read."""
     unknown = "whether the agent wrote more is not known: its pod did not report its count"
-    if last and receipt in (None, OutputReceipt()):
-        return f"lines up to number {last:,} are stored; {unknown}"
+    if receipt in (None, OutputReceipt()):
+        if last is None:
+            return "not known: the transcript store was not read"
+        if last:
+            return f"lines up to number {last:,} are stored; {unknown}"
     if receipt is None:
         return "none was written"
-    lines = f"{receipt.lines:,} lines on stdout are stored"
+    size = f" ({receipt.bytes:,} bytes)" if receipt.bytes else ""
+    lines = f"{receipt.lines:,} lines on stdout{size} are stored"
     if receipt.gaps:
         return f"{lines}; {_gaps(receipt)}"
     if receipt.state == "verified":

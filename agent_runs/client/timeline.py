@@ -7,7 +7,7 @@ worker. A run has some forty events, whatever its output.
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -249,6 +249,19 @@ async def events(handle: WorkflowHandle[Any, Any], *, follow: bool) -> AsyncGene
             await asyncio.sleep(HISTORY_RETRY_INTERVAL.total_seconds())
         else:
             return
+
+
+async def read_timeline(handle: WorkflowHandle[Any, Any]) -> Timeline:
+    """Read the timeline up to now.
+
+    Raises:
+        RPCError: the run is not known, or the server does not answer.
+    """
+    timeline = Timeline()
+    async with aclosing(events(handle, follow=False)) as history:
+        async for event in history:
+            timeline.add(event)
+    return timeline
 
 
 def _at_path(found: dict[str, Any], path: Sequence[str]) -> Any:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Protocol
@@ -15,7 +14,7 @@ from agent_runs.client.obstacles import Obstacle, obstacles_of_runs, read_obstac
 from agent_runs.client.outcome import fetch_outcome, request_cancel
 from agent_runs.client.runs import RunSummary, find_by_key, web_ui_url
 from agent_runs.client.settings import ClientSettings
-from agent_runs.client.timeline import Step, Timeline, events
+from agent_runs.client.timeline import Step, read_timeline
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
 
@@ -127,10 +126,7 @@ class TemporalRunInfo:
 
     async def _run_info(self, run: RunSummary) -> RunInfo:
         handle = run.handle(self.client)
-        timeline = Timeline()
-        async with aclosing(events(handle, follow=False)) as history:
-            async for event in history:
-                timeline.add(event)
+        timeline = await read_timeline(handle)
         outcome = await _outcome(handle) if run.decided else None
         web_ui = web_ui_url(self.settings, run.workflow_id, run.workflow_run_id)
         obstacles = () if run.decided else await read_obstacles(self.client, handle, timeline.steps)

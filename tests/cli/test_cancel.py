@@ -9,7 +9,7 @@ from temporalio.client import Client
 
 from agent_runs.cli import runs
 from agent_runs.cli.display import JsonDisplay
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings

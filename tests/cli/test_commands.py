@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
 from agent_runs.cli.runs import read_context
 from agent_runs.client.fleet import RunFilter
 from agent_runs.contracts.identity import RunKey
@@ -26,7 +26,7 @@ from tests.support.process_pool import commands
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 COMMANDS = [
     *("start", "logs", "show", "list", "top", "cancel", "replay", "transcripts"),
-    *("revoke-links", "sealing-key", "keys", "doctor", "worker", "explain", "completion"),
+    *("revoke-links", "sealing-key", "keys", "doctor", "worker", "completion"),
 ]
 
 
@@ -197,9 +197,9 @@ def test_the_version_is_that_of_the_package() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands(shell: str) -> None:
     assert "_AGENT_RUNS_COMPLETE" in run("completion", shell).stdout
-    asked = {"_AGENT_RUNS_COMPLETE": f"complete_{shell}", "COMP_WORDS": "agent-runs ex", "COMP_CWORD": "1"}
-    asked |= {"_TYPER_COMPLETE_ARGS": "agent-runs ex", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    assert "explain" in run(program=INSTALLED, **asked).stdout
+    asked = {"_AGENT_RUNS_COMPLETE": f"complete_{shell}", "COMP_WORDS": "agent-runs sh", "COMP_CWORD": "1"}
+    asked |= {"_TYPER_COMPLETE_ARGS": "agent-runs sh", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert "show" in run(program=INSTALLED, **asked).stdout
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from rich.text import Text
 
 from agent_runs.cli.display import Display, ListedRun, OutputConsole, RunRef, TextDisplay
+from agent_runs.client.explanation import StoredOutput
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.outcome import Cancelled
 from agent_runs.client.timeline import PhaseChange, Step
@@ -44,8 +45,7 @@ def show_all(display: Display) -> None:
     display.runs([ListedRun(replace(run, phase=BAD, model=BAD, task_key=BAD, failure_code=BAD), ref)])
     display.steps([Step(BAD, NOON)])
     display.obstacles([Obstacle("step_waits", BAD, BAD, NOON)])
-    display.explanation(BAD, {BAD: BAD})
-    display.outcome(BAD, OUTCOME)
+    display.outcome(BAD, OUTCOME, StoredOutput({1: 1}, [Line(1, "stderr", BAD.encode(), at=NOON)]))
     display.cancelled(BAD, Cancelled(outcome="ended before", stop=Stop(), session_id=BAD, failure_code=BAD))
     display.values({BAD: BAD})
     display.findings([Finding(code=BAD, level="error", message=BAD, hint=BAD)])

@@ -15,8 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.cli import follow
 from agent_runs.cli.display import JsonDisplay
-from agent_runs.cli.follow import Interrupted, Interrupts, RunFollower, RunOutput
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.follow import Interrupted, Interrupts, RunFollower
+from agent_runs.cli.program import Refused
+from agent_runs.cli.transcripts import RunOutput
 from agent_runs.client.attach import attach
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.settings import ClientSettings

@@ -23,10 +23,10 @@ from rich.console import Console
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
-from agent_runs.cli import fleet
+from agent_runs.cli import transcripts
 from agent_runs.cli.display import JsonDisplay, ListedRun, RunRef, TextDisplay
-from agent_runs.cli.fleet import parse_filters, screen, summary
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
+from agent_runs.cli.run_list import parse_filters, read_usage, screen, summary
 from agent_runs.cli.runs_table import COLUMNS, LEFT_OUT, LEFT_OUT_LAST, cost_text, elapsed_text, runs_table
 from agent_runs.client.amounts import short_count
 from agent_runs.client.fleet import FAILURE_CODES
@@ -184,12 +184,12 @@ def test_an_option_that_cannot_be_used_is_named() -> None:
 async def test_a_store_that_is_misspelt_or_silent_is_a_note_and_holds_up_no_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "USAGE_TIMEOUT", timedelta(milliseconds=50))
+    monkeypatch.setattr(transcripts, "STORE_TIMEOUT", timedelta(milliseconds=50))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://ada:secret@127.0.0.1:{silent.getsockname()[1]}/runs"
         for wrong, reason in ((url, "did not answer within 0.05 s"), ("mysql://x/y", "mysql is not supported")):
             settings = ClientSettings(sealing_key_file=tmp_path / "key.json", transcripts_url=wrong)
-            usage, note = await fleet.read_usage(settings, ["run-1"])
+            usage, note = await read_usage(settings, ["run-1"])
             assert (usage, reason in note, "secret" in note) == ({}, True, False)
 
 

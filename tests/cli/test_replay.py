@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 import workflows
 from agent_runs.cli.display import JsonDisplay
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
 from agent_runs.cli.replay import replay
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close

@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import Client
 
 UNUSED = {
-    "listing": ("fleet", ("sqlalchemy", "joserfc", "cryptography", "markdown_it", "yaml", "opentelemetry")),
+    "listing": ("run_list", ("sqlalchemy", "joserfc", "cryptography", "markdown_it", "yaml", "opentelemetry")),
     "show": ("runs", ("sqlalchemy", "joserfc", "cryptography", "markdown_it", "yaml", "opentelemetry")),
 }
 

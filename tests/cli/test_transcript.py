@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agent_runs.cli.transcript import render
+from agent_runs.cli.terminal import render
 from agent_runs.transcript.entries import TERMINAL_LIMITS, Entry, entry
 from tests.support.cases import case
 

@@ -12,7 +12,7 @@ from agent_runs.client.tracing import interceptors
 ENDPOINT = "http://collector:4318"
 LOADED = """
 import sys, worker
-from agent_runs.cli import display, main, replay, runs, transcripts
+from agent_runs.cli import display, main, replay, runs, serve
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.tracing import interceptors
 assert interceptors(ClientSettings.read(), "test") == []

@@ -1,4 +1,4 @@
-"""docs/failures.md: what `agent-runs explain` says of each recorded run that failed.
+"""docs/failures.md: what `agent-runs show` says of each recorded run that failed.
 
 `python -m tests.histories.explained` rewrites the committed page; a test keeps it fresh.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from agent_runs.client.explanation import explain, meaning_of
+from agent_runs.client.explanation import StoredOutput, explain, meaning_of
 from agent_runs.contracts import updates
 from agent_runs.contracts.errors import FAILURES
 from agent_runs.contracts.outcome import Outcome
@@ -22,7 +22,7 @@ _NAME: Final = re.compile(r"agent-opencode-[0-9a-f-]+[a-z-]*")
 
 _INTRODUCTION: Final = """# Failures
 
-Every failure of a run has a code, a meaning and a next step. `agent-runs explain RUN` says for one run what happened,
+Every failure of a run has a code, a meaning and a next step. `agent-runs show RUN` says for one run what happened,
 the evidence, what of its output was lost, what became of its session, and what to do.
 `python -m tests.histories.explained` writes this page: what the command says of each recorded run that failed
 (tests/histories), then all codes. A code that begins with `opencode_` is any agent's: it is older than the other
@@ -45,7 +45,8 @@ def _explained() -> Iterator[tuple[str, dict[str, str]]]:
     for file in sorted(FOLDER.glob("*.json")):
         outcome = outcome_of(json.loads(file.read_text()))
         if outcome is not None and outcome.failure is not None:
-            yield file.stem.replace("-", " "), {name: _without_ids(text) for name, text in explain(outcome).items()}
+            rows = explain(outcome, StoredOutput())
+            yield file.stem.replace("-", " "), {name: _without_ids(text) for name, text in rows.items()}
 
 
 def outcome_of(history: dict[str, Any]) -> Outcome | None:

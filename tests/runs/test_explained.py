@@ -1,4 +1,4 @@
-"""What a person learns of a run that failed, or that does not go on: `explain`, `show`, the page, `logs`."""
+"""What a person learns of a run that failed, or that does not go on: `show`, the page, `logs`."""
 
 import asyncio
 import io
@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from agent_runs.cli import fleet, runs
+from agent_runs.cli import run_list, runs
 from agent_runs.cli.display import JsonDisplay
-from agent_runs.cli.explain import explain
 from agent_runs.client.connection import TemporalUnreachable
 from agent_runs.client.obstacles import obstacles_of_runs, read_obstacles
 from agent_runs.client.outcome import outcome_at_close
@@ -41,8 +40,8 @@ async def test_a_failure_is_explained_with_its_evidence_what_was_lost_and_what_t
 ) -> None:
     raw = system.agent("cat > /dev/null; echo 'Config file at /x is not valid JSON' >&2; exit 1")
     await system.outcome(raw)
-    [explanation] = await shown(explain, raw["runId"])
-    rows = explanation["explanation"]
+    *_, last = await shown(runs.show, raw["runId"])
+    rows = last["explanation"]
     assert list(rows) == ["what happened", "evidence", "output", "session", "next step"]
     assert rows["what happened"].startswith("opencode_start_failed: ")
     assert "exit code 1" in rows["evidence"]
@@ -57,8 +56,8 @@ async def test_a_success_is_explained_too(
 ) -> None:
     raw = system.agent(replay_script("tool-bash"))
     outcome = await system.outcome(raw)
-    [explanation] = await shown(explain, raw["runId"])
-    rows = explanation["explanation"]
+    *_, last = await shown(runs.show, raw["runId"])
+    rows = last["explanation"]
     assert rows["what happened"] == "The run succeeded."
     assert rows["session"] == f"{outcome.session_id}, which the next wake resumes"
 
@@ -86,11 +85,11 @@ async def test_a_step_that_keeps_failing_is_named_in_our_words_with_the_next_ste
         for name, value in system.environment.items():
             monkeypatch.setenv(name, value)
         output = io.StringIO()
-        await explain(ticket.run_id, JsonDisplay(output))
-        [explanation] = map(json.loads, output.getvalue().splitlines())
-        assert explanation["explanation"]["what happened"].startswith("The run goes on since ")
-        assert explanation["explanation"]["what happened"].endswith(": creating the Job.")
-        assert "creating the Job failed" in explanation["explanation"]["evidence"]
+        await runs.show(ticket.run_id, JsonDisplay(output))
+        *_, shown_obstacle, note = map(json.loads, output.getvalue().splitlines())
+        assert "creating the Job failed" in shown_obstacle["text"]
+        assert note["text"].startswith("the run goes on since ")
+        assert ": creating the Job; remove what keeps it, and it continues by itself. Follow it: " in note["text"]
         system.embedded.faults.clear()
         await outcome_at_close(handle)
         assert await read_obstacles(temporal, handle) == ()
@@ -137,14 +136,13 @@ async def test_why_a_run_waits_is_on_every_surface(
         assert [each.kind for each in found] == ["step_waits"]
         for name, value in system.environment.items():
             monkeypatch.setenv(name, value)
-        shown, listed, explained = io.StringIO(), io.StringIO(), io.StringIO()
+        shown, listed = io.StringIO(), io.StringIO()
         await runs.show(ticket.run_id, JsonDisplay(shown))
-        await fleet.listing(JsonDisplay(listed), {}, limit=5)
-        await explain(ticket.run_id, JsonDisplay(explained))
+        await run_list.listing(JsonDisplay(listed), {}, limit=5)
         info = await TemporalRunInfo(temporal, system.settings).run_info(attempt_key(raw).run)
         assert info is not None
         page = " ".join(each.text for each in info.obstacles)
-        for where, text in {"show": shown, "list": listed, "explain": explained}.items():
+        for where, text in {"show": shown, "list": listed}.items():
             with case(where):
                 assert why in text.getvalue()
         assert why in page

@@ -31,7 +31,7 @@ async def started(system: System, **config: Any) -> tuple[Ticket, str]:
 
 def shown(outcome: Outcome) -> str:
     """What `agent-runs show` prints of an outcome."""
-    console = Console(record=True, width=200)
+    console = Console(record=True, width=400)
     TextDisplay(console=console).outcome("run", outcome)
     return console.export_text()
 

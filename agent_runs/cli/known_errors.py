@@ -4,7 +4,7 @@ from typing import Final
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_runs.cli.refusals import Refused
+from agent_runs.cli.program import Refused
 from agent_runs.client.connection import TemporalUnreachable
 from agent_runs.client.runs import UnknownRun
 from agent_runs.client.settings import SettingsError

@@ -15,27 +15,22 @@ from temporalio.client import Client
 
 from agent_runs.cli.display import Display, ListedRun, TextDisplay
 from agent_runs.cli.follow import Interrupted, Interrupts
-from agent_runs.cli.lazy import lazy
-from agent_runs.cli.refusals import Refused
-from agent_runs.cli.runs import open_transcripts, run_ref
+from agent_runs.cli.program import Refused
+from agent_runs.cli.runs import run_ref
 from agent_runs.cli.runs_table import cost_text, runs_table
+from agent_runs.cli.transcripts import read_in_time, usage_of
 from agent_runs.client.amounts import short_count
 from agent_runs.client.connection import connect
 from agent_runs.client.fleet import FleetUnavailable, InvalidFilter, RunFilter, list_page
 from agent_runs.client.obstacles import obstacles_of_runs
 from agent_runs.client.runs import RunSummary, list_runs
 from agent_runs.client.settings import ClientSettings
-from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import RunKey
 
 if TYPE_CHECKING:
-    from agent_runs.client import transcripts as remote
+    from agent_runs.cli.transcripts import Transcripts
     from agent_runs.transcript.usage import RunUsage
-else:  # SQLAlchemy: a second that other commands do without
-    remote = lazy("agent_runs.client.transcripts")
 
-USAGE_TIMEOUT: Final = timedelta(seconds=5)
-"""A list waits no longer for tokens and cost."""
 REDRAW_INTERVAL: Final = timedelta(seconds=2)
 TOP_RUNS: Final = 1000
 """Runs that `top` reads at the most."""
@@ -94,27 +89,14 @@ def listed(settings: ClientSettings, run: RunSummary, usage: Usage) -> ListedRun
 
 async def read_usage(settings: ClientSettings, runs: Sequence[str]) -> tuple[Usage, str]:
     """The usage of the runs with these names, and a note if it could not be read."""
+
+    async def usage(transcripts: Transcripts) -> Usage:
+        return await usage_of(transcripts, runs)
+
     if not runs:
         return {}, ""
-    missing = "tokens and cost are missing: "
-    reading = asyncio.create_task(_usage(settings, runs))
-    reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved, also after the wait
-    await asyncio.wait([reading], timeout=USAGE_TIMEOUT.total_seconds())
-    if not reading.done():  # not cancelled: closing a store waits for the connection that is being made
-        return {}, f"{missing}the transcript store did not answer within {USAGE_TIMEOUT.total_seconds():g} s"
-    try:
-        return reading.result(), ""
-    except TranscriptsUnavailable as error:
-        return {}, f"{missing}{error.message}"
-    except Refused as error:
-        return {}, f"{missing}{error}"
-
-
-async def _usage(settings: ClientSettings, runs: Sequence[str]) -> Usage:
-    async with open_transcripts(settings) as store:
-        if isinstance(store, remote.ServiceTranscripts):
-            return await store.usage(runs)
-        return await store.fleet.usage(runs)
+    found, note = await read_in_time(settings, usage, "tokens and cost are missing")
+    return found or {}, note
 
 
 async def _snapshot(client: Client, settings: ClientSettings, wanted: RunFilter, display: Display) -> int:
