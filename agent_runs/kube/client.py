@@ -71,7 +71,7 @@ from agent_runs.kube.ownership import (
     secret_data,
     selector,
 )
-from agent_runs.kube.watch import PodWatches, ResourceVersionExpired, WatchTiming, owned
+from agent_runs.kube.watch import NamespaceWatch, ResourceVersionExpired, WatchTiming, owned
 
 CALL_TIMEOUT: Final = timedelta(seconds=30)
 """For one plain call. The API server itself gives up after 60 s."""
@@ -91,12 +91,13 @@ _MAX_QUOTE: Final = 500
 _MAX_STATUS_BYTES: Final = 64 * 1024
 _CONNECTION_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
 
-_PLURALS: Final = {
-    "Job": ("jobs", "batch/v1"),
-    "Pod": ("pods", "v1"),
-    "Secret": ("secrets", "v1"),
-    "PersistentVolumeClaim": ("persistentvolumeclaims", "v1"),
+_KINDS: Final = {
+    "Job": ("jobs.batch", "/apis/batch/v1"),
+    "Pod": ("pods", "/api/v1"),
+    "Secret": ("secrets", "/api/v1"),
+    "PersistentVolumeClaim": ("persistentvolumeclaims", "/api/v1"),
 }
+"""What can be created: the resource, as for `Cluster.allowed`, and its API."""
 
 ApplyResult = Literal["created", "adopted", "replaced"]
 Query = Sequence[tuple[str, str]]
@@ -187,7 +188,8 @@ class Cluster:
 
     def __init__(self, to: ApiAccess, timing: WatchTiming | None = None) -> None:
         self._access = to
-        self._watches = PodWatches(self, timing or WatchTiming())
+        self._watch_timing = timing or WatchTiming()
+        self._watches: dict[str, NamespaceWatch] = {}
         self._own_pod: tuple[float, dict[str, Any] | None] | None = None
         self._own_pod_lock = asyncio.Lock()  # of runs that start at once the first reads it for all
         self._deployments: dict[tuple[str, str], tuple[float, list[dict[str, Any]]]] = {}
@@ -223,7 +225,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Close all connections: open logs end with an error, watches yield nothing more."""
-        await self._watches.close()
+        for watch in self._watches.values():
+            await watch.close()
         await self._sockets.close()
         await self._streams.close()
         await self._calls.close()
@@ -251,7 +254,7 @@ class Cluster:
         async with self._own_pod_lock:
             now = time.monotonic()
             if self._own_pod is None or now - self._own_pod[0] > OWN_POD_MAX_AGE.total_seconds():
-                reply = await self._get_optional("get", "pods", _core(self._access.own_namespace, "pods", name))
+                reply = await self._get_optional("pods", _core(self._access.own_namespace, "pods", name))
                 self._own_pod = (now, None if reply is None else _decode_object(reply, "get pods"))
             return self._own_pod[1]
 
@@ -260,7 +263,7 @@ class Cluster:
         async with self._own_pod_lock:
             now, key = time.monotonic(), (namespace, selector)
             if key not in self._deployments or now - self._deployments[key][0] > OWN_POD_MAX_AGE.total_seconds():
-                path = _path("/apis/apps/v1", namespace, "deployments", None)
+                path = _path("/apis/apps/v1", namespace, "deployments")
                 query = [("labelSelector", selector)]
                 listed = await self._get("list", "deployments.apps", path, RawList, query)
                 self._deployments[key] = (now, [_decode_object(each, "list deployments.apps") for each in listed.items])
@@ -281,8 +284,8 @@ class Cluster:
             "spec": {"resourceAttributes": attributes},
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        reply = await self._request_or_raise("POST", "create", "selfsubjectaccessreviews", path, body)
-        return _decode(reply, AccessReview, "create selfsubjectaccessreviews").status.allowed
+        reply = await self._call("POST", "create", "selfsubjectaccessreviews", path, body=body)
+        return _decode(_accepted(reply), AccessReview, "create selfsubjectaccessreviews").status.allowed
 
     async def dry_run(self, manifest: Manifest) -> None:
         """Ask whether the API server would create this object, a Job, Pod, Secret or PersistentVolumeClaim.
@@ -293,22 +296,18 @@ class Cluster:
             AlreadyExists: an object of that name exists.
             JobCreateFailed: the API server refuses it (quota, admission, validation).
         """
-        plural, api = _PLURALS[manifest["kind"]]
-        path = _path(f"/{'api' if api == 'v1' else 'apis'}/{api}", manifest["metadata"]["namespace"], plural, None)
-        resource = f"{plural}.batch" if api == "batch/v1" else plural
-        await self._create(resource, path, manifest, [("dryRun", "All")])
+        await self._create(manifest, [("dryRun", "All")])
 
     async def list_deployments(self, namespace: str, labels: str) -> Sequence[Deployment]:
         """Return the Deployments with these labels, as `kubectl --selector` takes them."""
-        path = _path("/apis/apps/v1", namespace, "deployments", None)
+        path = _path("/apis/apps/v1", namespace, "deployments")
         return (await self._get("list", "deployments.apps", path, DeploymentList, [("labelSelector", labels)])).items
 
     # Jobs
 
     async def read_job(self, namespace: str, name: str) -> Job | None:
         """Return the Job, None when there is none."""
-        reply = await self._get_optional("get", "jobs.batch", _batch(namespace, "jobs", name))
-        return None if reply is None else _decode(reply, Job, "get jobs.batch")
+        return await self._read(Job, "jobs.batch", _batch(namespace, "jobs", name))
 
     async def create_job(self, manifest: Manifest) -> Job:
         """Create a Job.
@@ -317,8 +316,7 @@ class Cluster:
             AlreadyExists: a Job of that name exists; read it and adopt it if it is ours.
             JobCreateFailed: the API server refuses it (quota, admission, validation).
         """
-        namespace = manifest["metadata"]["namespace"]
-        return _decode(await self._create("jobs.batch", _batch(namespace, "jobs"), manifest), Job, "create jobs.batch")
+        return _decode(await self._create(manifest), Job, "create jobs.batch")
 
     async def delete_job(self, namespace: str, name: str, uid: str, grace: timedelta | None = None) -> bool:
         """Delete this Job (never a later one of its name) and, in the background, its pods.
@@ -363,7 +361,7 @@ class Cluster:
         metadata = {"uid": uid, "resourceVersion": resource_version, "annotations": dict(annotations)}
         patch = {"metadata": metadata} | ({"spec": dict(spec)} if spec else {})
         path = _batch(namespace, "jobs", name)
-        answer = await self._patch("jobs.batch", path, patch, "application/merge-patch+json")
+        answer = await self._patch("jobs.batch", path, patch)
         if not isinstance(answer, Refusal):
             return _decode(answer, Job, "patch jobs.batch")
         if answer.is_not_found or _is_other_object(answer):
@@ -399,17 +397,20 @@ class Cluster:
             ClusterForbidden: pods may not be listed either.
             ClusterUnavailable: a confirming read failed.
         """
-        async with self._watches.of(job) as states:
+        watch = self._watches.get(job.namespace)
+        if watch is None:
+            watch = self._watches[job.namespace] = NamespaceWatch(self, job.namespace, self._watch_timing)
+        async with aclosing(watch.states(job)) as states:
             yield states
 
     def watch_refusal(self, namespace: str) -> str | None:
         """Return why the API server refuses to have this namespace's pods watched, so that they are listed; or None."""
-        return self._watches.refusal(namespace)
+        watch = self._watches.get(namespace)
+        return None if watch is None else watch.refusal
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Return the pod, None when there is none."""
-        reply = await self._get_optional("get", "pods", _core(namespace, "pods", name))
-        return None if reply is None else _decode(reply, Pod, "get pods")
+        return await self._read(Pod, "pods", _core(namespace, "pods", name))
 
     async def stop_pod(self, namespace: str, name: str, uid: str) -> bool:
         """Make the kubelet end the pod: SIGTERM, its grace, SIGKILL. Pod, log and exit code stay readable.
@@ -429,12 +430,10 @@ class Cluster:
         return await self._change_pod(namespace, name, {"metadata": {"uid": uid, "annotations": dict(annotations)}})
 
     async def _change_pod(self, namespace: str, name: str, patch: Manifest) -> bool:
-        answer = await self._patch("pods", _core(namespace, "pods", name), patch, "application/merge-patch+json")
-        if isinstance(answer, Refusal):
-            if answer.is_not_found or _is_other_object(answer):
-                return False
-            raise answer.as_error()
-        return True
+        answer = await self._patch("pods", _core(namespace, "pods", name), patch)
+        if isinstance(answer, Refusal) and _is_other_object(answer):
+            return False
+        return _found(answer)
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace: timedelta) -> bool:
         """Delete this pod with this grace, a second at the least. Return False when it no longer exists.
@@ -472,7 +471,7 @@ class Cluster:
             JobCreateFailed: the API server refuses it.
         """
         try:
-            await self._create("secrets", _core(manifest["metadata"]["namespace"], "secrets"), manifest)
+            await self._create(manifest)
         except AlreadyExists:
             return False
         return True
@@ -492,21 +491,15 @@ class Cluster:
             **manifest,
             "metadata": {**metadata, "resourceVersion": existing.resource_version, "uid": existing.uid},
         }
-        await self._request_or_raise(
-            "PUT", "update", "secrets", _core(namespace, "secrets", name), versioned, JobCreateFailed
-        )
+        path = _core(namespace, "secrets", name)
+        _accepted(await self._call("PUT", "update", "secrets", path, body=versioned), refused=JobCreateFailed)
         return "replaced"
 
     async def change_secret(self, namespace: str, name: str, content: Mapping[str, bytes]) -> bool:
         """Give these keys of a Secret new values; other keys stay. Return False when there is no such Secret."""
         digest = {CONTENT_DIGEST: content_digest(content)}
         patch = {"metadata": {"annotations": digest}, "data": secret_data(content)}
-        answer = await self._patch("secrets", _core(namespace, "secrets", name), patch, "application/merge-patch+json")
-        if isinstance(answer, Refusal):
-            if answer.is_not_found:
-                return False
-            raise answer.as_error()
-        return True
+        return _found(await self._patch("secrets", _core(namespace, "secrets", name), patch))
 
     async def read_secret_metadata(self, namespace: str, name: str) -> Metadata | None:
         """Return labels, annotations and owners of a Secret, never its content; None when there is none."""
@@ -523,11 +516,7 @@ class Cluster:
         }
         patch = [{"op": "add", "path": "/metadata/ownerReferences", "value": [owner]}]
         answer = await self._patch("secrets", _core(namespace, "secrets", name), patch, "application/json-patch+json")
-        if isinstance(answer, Refusal):
-            if answer.is_not_found:
-                return False
-            raise answer.as_error(refused=JobCreateFailed)
-        return True
+        return _found(answer, refused=JobCreateFailed)
 
     async def delete_secret(self, namespace: str, name: str, *, known_as_ours: bool = False) -> bool:
         """Delete the Secret, if it is ours. Return False when it does not exist or is not ours.
@@ -543,33 +532,25 @@ class Cluster:
     async def delete_secrets_of_agent(self, namespace: str, agent_id: str, *, except_run: str) -> None:
         """Delete the Secrets of an agent except those of one run. None of them is read."""
         labels = f"{agent_selector(agent_id)},{RUN},{RUN}!={identity_label(except_run)}"
-        reply = await self._call(
-            "DELETE", "deletecollection", "secrets", _core(namespace, "secrets"), [("labelSelector", labels)]
-        )
-        if isinstance(reply, Refusal):
-            raise reply.as_error()
+        path, query = _core(namespace, "secrets"), [("labelSelector", labels)]
+        _accepted(await self._call("DELETE", "deletecollection", "secrets", path, query))
 
-    async def ensure_claim(self, manifest: Manifest) -> str:
-        """Return the claim's name. The claim is created if it does not exist; an existing one is used as it is.
+    async def ensure_claim(self, manifest: Manifest) -> None:
+        """Create the claim if it does not exist; an existing one is used as it is.
 
         Raises:
-            JobCreateFailed: the API server refuses it, or it is absent after its creation.
+            JobCreateFailed: it has no StorageClass, or the API server refuses it.
         """
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         if await self.read_claim(namespace, name) is not None:
-            return str(name)
+            return
         if not manifest["spec"].get("storageClassName"):
             raise JobCreateFailed(
                 'agentDbStorageClass is required when agentDbMode is "dedicated_pvc" but is not configured. '
                 f"Set it, or create PersistentVolumeClaim {name} in namespace {namespace} yourself."
             )
-        try:
-            await self._create("persistentvolumeclaims", _core(namespace, "persistentvolumeclaims"), manifest)
-        except AlreadyExists:
-            return str(name)
-        if await self.read_claim(namespace, name) is None:
-            raise JobCreateFailed(f"PVC {name} was not created in namespace {namespace}")
-        return str(name)
+        with suppress(AlreadyExists):
+            await self._create(manifest)
 
     async def has_storage_class(self, name: str) -> bool:
         """Return whether there is a StorageClass of this name.
@@ -578,13 +559,11 @@ class Cluster:
             ClusterForbidden: StorageClasses belong to no namespace, and few workers may read them.
         """
         path = f"/apis/storage.k8s.io/v1/storageclasses/{quote(name, safe='')}"
-        return await self._get_optional("get", "storageclasses.storage.k8s.io", path) is not None
+        return await self._get_optional("storageclasses.storage.k8s.io", path) is not None
 
     async def read_claim(self, namespace: str, name: str) -> Claim | None:
         """Return the claim, None when there is none."""
-        path = _core(namespace, "persistentvolumeclaims", name)
-        reply = await self._get_optional("get", "persistentvolumeclaims", path)
-        return None if reply is None else _decode(reply, Claim, "get persistentvolumeclaims")
+        return await self._read(Claim, "persistentvolumeclaims", _core(namespace, "persistentvolumeclaims", name))
 
     # logs
 
@@ -723,51 +702,35 @@ class Cluster:
 
     async def _get(self, verb: str, resource: str, path: str, model: type[Model], query: Query = ()) -> Model:
         reply = await self._call("GET", verb, resource, path, query)
-        if isinstance(reply, Refusal):
-            raise reply.as_error()
-        return _decode(reply, model, f"{verb} {resource}")
+        return _decode(_accepted(reply), model, f"{verb} {resource}")
 
-    async def _get_optional(self, verb: str, resource: str, path: str) -> bytes | None:
-        reply = await self._call("GET", verb, resource, path)
-        if isinstance(reply, Refusal):
-            if reply.is_not_found:
-                return None
-            raise reply.as_error()
-        return reply
+    async def _get_optional(self, resource: str, path: str, accept: str = "application/json") -> bytes | None:
+        reply = await self._call("GET", "get", resource, path, accept=accept)
+        return _accepted(reply) if _found(reply) else None
+
+    async def _read(
+        self, model: type[Model], resource: str, path: str, accept: str = "application/json"
+    ) -> Model | None:
+        reply = await self._get_optional(resource, path, accept)
+        return None if reply is None else _decode(reply, model, f"get {resource}")
 
     async def _metadata(self, resource: str, path: str) -> Metadata | None:
         """Read only the metadata, if the API server supports that (1.15 and later)."""
         accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-        reply = await self._call("GET", "get", resource, path, accept=accept)
-        if isinstance(reply, Refusal):
-            if reply.is_not_found:
-                return None
-            raise reply.as_error()
-        return _decode(reply, PartialObjectMetadata, f"get {resource}").metadata
+        found = await self._read(PartialObjectMetadata, resource, path, accept)
+        return None if found is None else found.metadata
 
-    async def _create(self, resource: str, path: str, manifest: Manifest, query: Query = ()) -> bytes:
+    async def _create(self, manifest: Manifest, query: Query = ()) -> bytes:
+        resource, api = _KINDS[manifest["kind"]]
+        path = _path(api, manifest["metadata"]["namespace"], resource.partition(".")[0])
         reply = await self._call("POST", "create", resource, path, query, body=dict(manifest))
-        if isinstance(reply, Refusal):
-            if reply.reason == "AlreadyExists":
-                raise AlreadyExists(str(reply))
-            raise reply.as_error(refused=JobCreateFailed)
-        return reply
+        if isinstance(reply, Refusal) and reply.reason == "AlreadyExists":
+            raise AlreadyExists(str(reply))
+        return _accepted(reply, refused=JobCreateFailed)
 
-    async def _request_or_raise(
-        self,
-        method: str,
-        verb: str,
-        resource: str,
-        path: str,
-        body: Manifest,
-        refused: type[RunError] = ClusterUnavailable,
-    ) -> bytes:
-        reply = await self._call(method, verb, resource, path, body=dict(body))
-        if isinstance(reply, Refusal):
-            raise reply.as_error(refused=refused)
-        return reply
-
-    async def _patch(self, resource: str, path: str, patch: object, content_type: str) -> bytes | Refusal:
+    async def _patch(
+        self, resource: str, path: str, patch: object, content_type: str = "application/merge-patch+json"
+    ) -> bytes | Refusal:
         return await self._call("PATCH", "patch", resource, path, body=patch, content_type=content_type)
 
     async def _delete(self, resource: str, path: str, uid: str | None, grace: timedelta | None = None) -> bool:
@@ -778,15 +741,11 @@ class Cluster:
         if grace is not None:
             options["gracePeriodSeconds"] = max(0, int(grace.total_seconds()))
         reply = await self._call("DELETE", "delete", resource, path, body=options)
-        if not isinstance(reply, Refusal):
-            return True
-        if reply.is_not_found:
-            return False
-        if reply.reason == "Conflict":
+        if isinstance(reply, Refusal) and reply.reason == "Conflict":
             existing = await self._metadata(resource, path)
             if existing is None or (uid is not None and existing.uid != uid):
                 return False
-        raise reply.as_error()
+        return _found(reply)
 
     async def _call(
         self,
@@ -853,7 +812,11 @@ class Cluster:
     async def pod_events(
         self, namespace: str, labels: str, version: str, *, lifetime: timedelta, idle_timeout: timedelta
     ) -> AsyncGenerator[tuple[str, Pod]]:
-        """Yield the changes of one watch until it ends in whatever way; the next continues from the last version."""
+        """Yield the changes of one watch until it ends in whatever way; the next continues from the last version.
+
+        Raises:
+            ResourceVersionExpired: the version is too old.
+        """
         query = [
             ("labelSelector", labels),
             ("watch", "true"),
@@ -922,7 +885,7 @@ async def _iter_log(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
     try:
         async for piece in response.content.iter_any():
             yield piece
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+    except _CONNECTION_ERRORS as error:
         raise LogCut(type(error).__name__) from None
 
 
@@ -1013,6 +976,21 @@ async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return body[:limit]
 
 
+def _accepted(answer: bytes | Refusal, *, refused: type[RunError] = ClusterUnavailable) -> bytes:
+    """Return the body of the answer; a refusal is raised."""
+    if isinstance(answer, Refusal):
+        raise answer.as_error(refused=refused)
+    return answer
+
+
+def _found(answer: bytes | Refusal, *, refused: type[RunError] = ClusterUnavailable) -> bool:
+    """Whether the object exists; any other refusal than that it does not is raised."""
+    if isinstance(answer, Refusal) and answer.is_not_found:
+        return False
+    _accepted(answer, refused=refused)
+    return True
+
+
 def _is_other_object(refusal: Refusal) -> bool:
     """Whether a patch was refused because the object has another `uid` or, if the patch has one, another version."""
     return refusal.reason == "Conflict" or (refusal.status == 422 and "metadata.uid" in refusal.message)
@@ -1055,7 +1033,7 @@ def _batch(namespace: str, plural: str, name: str | None = None) -> str:
     return _path("/apis/batch/v1", namespace, plural, name)
 
 
-def _path(api: str, namespace: str, plural: str, name: str | None) -> str:
+def _path(api: str, namespace: str, plural: str, name: str | None = None) -> str:
     base = f"{api}/namespaces/{quote(namespace, safe='')}/{plural}"
     return base if name is None else f"{base}/{quote(name, safe='')}"
 

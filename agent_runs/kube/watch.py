@@ -13,20 +13,23 @@ Source: kubernetes.io, API Concepts, "Efficient detection of changes" and "Watch
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import JobRef
 from agent_runs.kube.objects import Pod
-from agent_runs.kube.ownership import COMPONENT, MANAGED_BY, selector
+from agent_runs.kube.ownership import OURS, selector
 
-AGENT_PODS: Final = selector({MANAGED_BY: "paperclip", COMPONENT: "agent-job"})
+if TYPE_CHECKING:
+    from agent_runs.kube.client import Cluster
+
+AGENT_PODS: Final = selector(OURS)
 
 log: Final[Any] = structlog.get_logger()
 
@@ -61,58 +64,17 @@ class WatchTiming:
     unlabelled_interval: timedelta = timedelta(seconds=2)
 
 
-class PodSource(Protocol):
-    """What the watches need of the API. Every call may raise ClusterUnavailable and ClusterForbidden."""
-
-    async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]:
-        """Return the pods of this label selector, and the version of the list."""
-        ...
-
-    def pod_events(
-        self, namespace: str, labels: str, version: str, *, lifetime: timedelta, idle_timeout: timedelta
-    ) -> AsyncGenerator[tuple[str, Pod]]:
-        """Open one connection and yield the changes after `version`, until it ends in whatever way.
-
-        Raises:
-            ResourceVersionExpired: the version is too old.
-        """
-        ...
-
-    async def pods_of(self, job: JobRef) -> list[Pod]: ...
-
-
-class PodWatches:
-    """The watches of one client, one for each namespace, each started by its first reader."""
-
-    def __init__(self, source: PodSource, timing: WatchTiming) -> None:
-        self._source = source
-        self._timing = timing
-        self._watches: dict[str, NamespaceWatch] = {}
-
-    @asynccontextmanager
-    async def of(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
-        """Yield the states of this Job's pods; see `Cluster.watch_pods`."""
-        watch = self._watches.get(job.namespace)
-        if watch is None:
-            watch = self._watches[job.namespace] = NamespaceWatch(self._source, job.namespace, self._timing)
-        async with aclosing(watch.states(job)) as states:
-            yield states
-
-    def refusal(self, namespace: str) -> str | None:
-        """Return why this namespace's pods are listed instead of watched; None: they are watched."""
-        watch = self._watches.get(namespace)
-        return None if watch is None else watch.refusal
-
-    async def close(self) -> None:
-        for watch in self._watches.values():
-            await watch.close()
-
-
 class NamespaceWatch:
-    """The agents' pods of one namespace as the API last reported them, and the readers of the watch."""
+    """The agents' pods of one namespace as the API last reported them, and the readers of the watch.
 
-    def __init__(self, source: PodSource, namespace: str, timing: WatchTiming) -> None:
-        self._source = source
+    The first reader starts it.
+
+    Attributes:
+        refusal: why the pods are listed instead of watched; None: they are watched.
+    """
+
+    def __init__(self, cluster: "Cluster", namespace: str, timing: WatchTiming) -> None:
+        self._cluster = cluster
         self._namespace = namespace
         self._timing = timing
         self._pods: dict[str, dict[str, Pod]] = {}  # by the owner's uid and the pod's own
@@ -130,7 +92,7 @@ class NamespaceWatch:
                 changed.clear()
                 pods = self._known(job)
                 if (unconfirmed and not pods) or _lacks(pods, yielded or ()):
-                    pods = await self._source.pods_of(job)
+                    pods = await self._cluster.pods_of(job)
                     pause = self._timing.unlabelled_interval if pods else min(pause * 2, self._timing.max_pause)
                 if (pods or unconfirmed) if yielded is None else _versions(pods) != _versions(yielded):
                     yielded = pods
@@ -185,7 +147,7 @@ class NamespaceWatch:
         pause = _Backoff(self._timing)
         while self._readers:
             try:
-                pods, version = await self._source.list_pods(self._namespace, AGENT_PODS)
+                pods, version = await self._cluster.list_pods(self._namespace, AGENT_PODS)
                 self._replace(pods)
                 await self._follow(version, pause)
             except (ResourceVersionExpired, ClusterUnavailable) as error:
@@ -197,7 +159,7 @@ class NamespaceWatch:
         lifetime, idle = self._timing.connection_lifetime, self._timing.idle_timeout
         while self._readers:
             try:
-                events = self._source.pod_events(
+                events = self._cluster.pod_events(
                     self._namespace, AGENT_PODS, version, lifetime=lifetime, idle_timeout=idle
                 )
                 async with aclosing(events):

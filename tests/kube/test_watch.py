@@ -4,10 +4,10 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -17,7 +17,7 @@ from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import JobRef
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Pod, decode
-from agent_runs.kube.watch import PodWatches, WatchTiming, snapshots
+from agent_runs.kube.watch import NamespaceWatch, WatchTiming, snapshots
 from dev_stack.cluster import EmbeddedCluster
 from tests.kube.conftest import Scripted, kubeconfig
 from tests.kube.test_client import NAMESPACE, job_manifest, start_job, wait_for_phase
@@ -372,7 +372,7 @@ async def test_a_watch_without_readers_ends_and_the_next_reader_starts_a_new_one
 class LateList:
     """Its only list arrives in the very turn of the event loop in which the wait before a read by name ends."""
 
-    async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]:  # noqa: ARG002 - the port's
+    async def list_pods(self, *_: object) -> tuple[list[Pod], str]:
         late = time.monotonic() + 5 * QUICK.total_seconds()
         while time.monotonic() < late:  # a busy machine: no timer fires
             pass
@@ -383,15 +383,15 @@ class LateList:
         await asyncio.Event().wait()
         yield "", Pod()
 
-    async def pods_of(self, job: JobRef) -> list[Pod]:  # noqa: ARG002 - the port's
+    async def pods_of(self, _: JobRef) -> list[Pod]:
         return [decode(json.dumps(pod(2)).encode(), Pod)]
 
 
 async def test_what_the_watch_shows_is_not_replaced_by_an_earlier_read_by_name() -> None:
-    watches = PodWatches(LateList(), TIMING)
-    async with watches.of(JOB) as states, asyncio.timeout(60):
+    watch = NamespaceWatch(cast("Cluster", LateList()), NAMESPACE, TIMING)
+    async with aclosing(watch.states(JOB)) as states, asyncio.timeout(60):
         assert [each.metadata.resource_version for each in await anext(states)] == ["12"]
-    await watches.close()
+    await watch.close()
 
 
 async def test_500_runs_on_one_connection_each_get_their_own_pod(api: Api, scripted: Scripted, tmp_path: Path) -> None:
