@@ -1,6 +1,7 @@
 """Creates the Job of one attempt exactly once, whatever happens to the worker meanwhile."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,6 @@ from typing import Final
 from temporalio import activity
 
 from agent_runs.agents.opencode.config import translate_mcp_servers
-from agent_runs.agents.profile import keys
 from agent_runs.contracts.errors import (
     ClusterForbidden,
     ClusterUnavailable,
@@ -25,14 +25,13 @@ from agent_runs.contracts.messages import CreateJob, JobRef
 from agent_runs.contracts.request import Secrets
 from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, replace_tokens
 from agent_runs.job.manifest import MIN_TTL, JobPlan
-from agent_runs.job.redactions import Redactions
-from agent_runs.job.reference import job_ref
+from agent_runs.job.redactions import WorkerValues
 from agent_runs.job.resting_pods import NotAsked, RestingPods, release_resting_pod
 from agent_runs.job.volumes import keeps_sessions
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import AlreadyExists
 from agent_runs.kube.objects import Job, Metadata
-from agent_runs.kube.ownership import belongs_to
+from agent_runs.kube.ownership import belongs_to, job_ref
 from agent_runs.kube.previous_runs import remove_previous_runs
 from agent_runs.paperclip.environment import api_url_warning
 from agent_runs.paperclip.preparation import Preparations
@@ -48,14 +47,16 @@ class CreateJobActivity:
     """Puts the run's secrets into a Kubernetes Secret, nowhere else.
 
     Attributes:
-        resting: claims a pod that rests; None: every attempt has a Job of its own.
+        worker_values: as `Redactions.worker_values`.
+        resting: claims a pod that rests.
     """
 
     cluster: Cluster
     preparations: Preparations
     opener: Opener
     settings: AgentPodSettings
-    resting: RestingPods | None = None
+    worker_values: Callable[[], Awaitable[WorkerValues]]
+    resting: RestingPods
 
     @activity.defn
     async def create_job(self, input: CreateJob) -> JobRef:
@@ -95,8 +96,6 @@ class CreateJobActivity:
         return await self._completed(job.model_copy(update={"warnings": (*job.warnings, *notes)}), input)
 
     async def _claim(self, input: CreateJob, plan: JobPlan | None) -> JobRef | None:
-        if self.resting is None:
-            return None
         if plan is not None:
             return await self.resting.claim(input, plan)
         return await self.resting.again(input, partial(self._plan, input))
@@ -198,14 +197,7 @@ class CreateJobActivity:
         secrets, secrets_warnings = await asyncio.to_thread(self._secrets, input, prepared.secrets)
         own_pod = await self.cluster.own_pod()
         settings = self.settings.completed(input.config, own_pod)
-        redactions = Redactions(
-            self.cluster,
-            self.preparations,
-            settings.inheritance,
-            settings.opencode_config,
-            keys=keys(settings.agents.values()),
-        )
-        values = await redactions.worker_values()
+        values = await self.worker_values()
         await asyncio.to_thread(values.redaction, secrets)  # refused here, and not once the agent has begun to write
         plan = attempt_plan(input, secrets, values.inherited, values.opencode, settings)
         _, unsupported = translate_mcp_servers(secrets.mcp_servers)

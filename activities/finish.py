@@ -14,14 +14,13 @@ from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import EndJob, EndUnreportedJob, Finish, Finished, FinishProgress, JobRef, KeepJob
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
-from agent_runs.job.reference import job_ref
 from agent_runs.job.resting_pods import claimed_by
 from agent_runs.job.secrets import TOKEN_KEYS
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Ended, diagnose, termination_cause
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod, container_ended, container_started, has_ended, work_ended
-from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL, belongs_to
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL, belongs_to, job_ref
 from agent_runs.kube.watch import snapshots
 from agent_runs.logs.source import ACKNOWLEDGE_COMMAND
 

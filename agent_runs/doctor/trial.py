@@ -20,12 +20,12 @@ from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, SIDECAR_CO
 from agent_runs.contracts.start import Finding
 from agent_runs.doctor.objects import CheckedAgent, Objects, Planned
 from agent_runs.job.agent_pod import literal
-from agent_runs.job.reference import job_ref
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, Waiting, diagnose
 from agent_runs.kube.failures import AlreadyExists
 from agent_runs.kube.objects import Manifest, Pod, has_ended
+from agent_runs.kube.ownership import job_ref
 from agent_runs.kube.watch import snapshots
 
 CHECKED_FOLDER: Final = "/agent-run/checked"

@@ -46,7 +46,6 @@ class AgentPodSettings:
         inheritance: what agents inherit from the worker's own pod.
         sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
             for a worker that is in none.
-        opencode_config: the operator's OpenCode configuration, a JSON file.
         page: returns the address of a run's page, without a token: it goes into histories.
         agents: the profiles of agents other than OpenCode, by name.
     """
@@ -56,7 +55,6 @@ class AgentPodSettings:
     inheritance: Inheritance = field(default_factory=Inheritance)
     paperclip_api_url: str | None = None
     sidecar_image: str | None = None
-    opencode_config: Path | None = None
     page: Callable[[RunKey], str] | None = None
     agents: Mapping[str, AgentProfile] = field(default_factory=dict)
 
@@ -84,7 +82,7 @@ def attempt_plan(
 
     Args:
         inherited: literal variables of the worker's own pod.
-        opencode: content of the file `opencode_config`.
+        opencode: the operator's OpenCode configuration.
 
     Raises:
         InvalidRequest: names the field and the remedy.

@@ -22,11 +22,10 @@ from agent_runs.contracts.errors import ClusterForbidden, PodLost
 from agent_runs.contracts.messages import Claimed, CreateJob, JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER, CONTROL_DIRECTORY, SIDECAR_CONTAINER, SIDECAR_FILE
 from agent_runs.job.manifest import JobPlan
-from agent_runs.job.reference import job_ref
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Job, Pod, container_ended
-from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL, job_ref
 from agent_runs.pod.sidecar.commands import NOT_REACHED
 
 CLAIM_COMMAND: Final = ("python3", "-I", "-S", SIDECAR_FILE, "claim", CONTROL_DIRECTORY)

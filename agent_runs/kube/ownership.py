@@ -1,4 +1,4 @@
-"""The labels and the digest by which a repeated step finds the objects it created before.
+"""The labels, the reference and the digest by which a step finds the objects that it or an earlier one created.
 
 One function makes the labels for objects and for selectors, so that a selector always finds what was labelled.
 """
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from agent_runs.contracts.identity import AttemptKey, identity_label
-from agent_runs.kube.objects import Metadata
+from agent_runs.contracts.messages import JobRef
+from agent_runs.kube.objects import Job, Metadata
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 COMPONENT: Final = "app.kubernetes.io/component"
@@ -30,15 +31,16 @@ CLAIMED_BY: Final = "paperclip.io/claimed-by"
 TTL: Final = "ttlSecondsAfterFinished"
 """Field of a Job's specification: for how long it stays once it has ended. 0 while its pod rests."""
 
-_OWNER: Final = (MANAGED_BY, COMPONENT, COMPANY, AGENT, RUN, ATTEMPT)
+OURS: Final = {MANAGED_BY: "paperclip", COMPONENT: "agent-job"}
+"""Labels of every object that this program created."""
+_OWNER: Final = (*OURS, COMPANY, AGENT, RUN, ATTEMPT)
 
 
 def owner_labels(attempt: AttemptKey) -> dict[str, str]:
     """Return the labels that identify an object's owner."""
     run = attempt.run
     return {
-        MANAGED_BY: "paperclip",
-        COMPONENT: "agent-job",
+        **OURS,
         AGENT: identity_label(run.agent_id),
         RUN: identity_label(run.run_id),
         COMPANY: identity_label(run.company_id),
@@ -49,10 +51,6 @@ def owner_labels(attempt: AttemptKey) -> dict[str, str]:
 def selector(labels: Mapping[str, str]) -> str:
     """Return a label selector for objects that have all of these labels."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
-
-
-OURS: Final = {MANAGED_BY: "paperclip", COMPONENT: "agent-job"}
-"""Labels of every object that this program created."""
 
 
 def agent_selector(agent_id: str) -> str:
@@ -73,6 +71,17 @@ def belongs_to(metadata: Metadata, attempt: AttemptKey) -> bool:
 def ours(metadata: Metadata) -> bool:
     """Return whether an object was created by this program."""
     return all(metadata.labels.get(key) == value for key, value in OURS.items())
+
+
+def job_ref(job: Job, *, adopted: bool = False) -> JobRef:
+    """Return the reference by which later steps address this very Job."""
+    return JobRef(
+        namespace=job.metadata.namespace,
+        name=job.metadata.name,
+        uid=job.metadata.uid,
+        adopted=adopted,
+        has_api_proxy=API_PROXY in job.metadata.annotations,
+    )
 
 
 def content_digest(content: Mapping[str, bytes]) -> str:

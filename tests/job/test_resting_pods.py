@@ -16,12 +16,11 @@ from agent_runs.job import resting_pods
 from agent_runs.job.agent_pod import ApiProxy
 from agent_runs.job.attempt_plan import keep_warm_sec
 from agent_runs.job.manifest import JobPlan
-from agent_runs.job.reference import job_ref
 from agent_runs.job.resting_pods import CLAIM_COMMAND, ROTATE_COMMAND, NotAsked, RestingPods
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Job, Pod, decode
-from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE
+from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, job_ref
 from agent_runs.pod.sidecar import commands
 from tests.job.inputs import create_job_input
 from tests.support.cases import case

@@ -13,8 +13,8 @@ import pytest
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import JobRef
-from agent_runs.job.reference import job_ref
 from agent_runs.kube.client import Cluster
+from agent_runs.kube.ownership import job_ref
 from tests.real_cluster.requirements import cluster_and_image
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.timeout(900)]

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.job.reference import job_ref
 from agent_runs.job.resting_pods import CLAIM_COMMAND, Answer, ask
 from agent_runs.kube.objects import Job
+from agent_runs.kube.ownership import job_ref
 from dev_stack.cluster.kinds import SECRETS
 from tests.runs.real_opencode import later
 from tests.runs.system import System

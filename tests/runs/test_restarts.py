@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.job.reference import job_ref
+from agent_runs.kube.ownership import job_ref
 from agent_runs.transcript.store import PAGE_BYTES
 from dev_stack.cluster.kinds import SECRETS
 from tests.runs.system import System, attempt_key, open_system, replay_script

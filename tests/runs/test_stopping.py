@@ -9,7 +9,7 @@ import pytest
 
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.job.reference import job_ref
+from agent_runs.kube.ownership import job_ref
 from tests.runs.system import System, attempt_key
 from tests.support.ends import assert_verified
 from tests.transcript.event_lines import step_finish, step_start, text

@@ -21,7 +21,7 @@ import dev_stack.cluster.pod_status as embedded_status
 from agent_runs.client.attach import Ticket
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
-from agent_runs.job.reference import job_ref
+from agent_runs.kube.ownership import job_ref
 from tests.runs.system import System, attempt_key, open_system
 from tests.security import canaries as planted
 from tests.security.canaries import BEACON, QUOTES, Record
