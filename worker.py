@@ -106,7 +106,6 @@ def activities(
         inheritance=inheritance,
         paperclip_api_url=settings.paperclip_api_url,
         sidecar_image=settings.sidecar_image,
-        opencode_config=settings.opencode_config,
         page=links.page_url_without_token(settings),
         agents=profiles,
     )
@@ -121,7 +120,9 @@ def activities(
         checking.try_pod,
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, prompts).bundle_prompt,
-        CreateJobActivity(cluster, preparations, opener, pods, RestingPods(cluster, prompts.of)).create_job,
+        CreateJobActivity(
+            cluster, preparations, opener, pods, redactions.worker_values, RestingPods(cluster, prompts.of)
+        ).create_job,
         AwaitScheduleActivity(cluster, redactions, metrics).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
         StreamLogsActivity(

@@ -15,6 +15,8 @@ from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobCreateFai
 from agent_runs.contracts.messages import BundlePrompt, CreateJob, EndUnreportedJob, JobRef, PodProfile
 from agent_runs.job.attempt_plan import AgentPodSettings
 from agent_runs.job.prompts import Prompts
+from agent_runs.job.redactions import Redactions
+from agent_runs.job.resting_pods import RestingPods
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Metadata
 from agent_runs.paperclip.preparation import Preparation, prepare
@@ -56,11 +58,17 @@ async def creation(system: System) -> Creation:
     raw = context(agent_id=str(uuid.uuid4()))
     prepared = prepare(raw)
     config, preparations, attempt = prepared.request.config, FixedPreparation(prepared), attempt_key(raw)
-    bundling = BundlePromptActivity(system.kubernetes, Prompts(preparations))
+    prompts = Prompts(preparations)
+    bundling = BundlePromptActivity(system.kubernetes, prompts)
     prompt = await ActivityEnvironment().run(bundling.bundle_prompt, BundlePrompt(attempt=attempt, config=config))
     profile = PodProfile(namespace="default", image="agent:test")
     input = CreateJob(attempt=attempt, request=prepared.request, profile=profile, prompt=prompt)
-    return Creation(CreateJobActivity(system.kubernetes, preparations, Opener([]), AgentPodSettings()), input)
+    values, resting = (
+        Redactions(system.kubernetes, preparations).worker_values,
+        RestingPods(system.kubernetes, prompts.of),
+    )
+    step = CreateJobActivity(system.kubernetes, preparations, Opener([]), AgentPodSettings(), values, resting)
+    return Creation(step, input)
 
 
 @pytest.mark.parametrize("attempt", [pytest.param(2, id="next activity attempt"), pytest.param(1, id="after a reset")])
