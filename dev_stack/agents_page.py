@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from agent_runs.agents.profile import PLACEHOLDERS, AgentProfile, load
+from dev_stack.markdown import table
 
 PAGE_FILE: Final = Path(__file__).parents[1] / "docs" / "agents.md"
 
@@ -91,13 +92,13 @@ def page_text() -> str:
     profiles = list(load().values())
     return "".join([
         _INTRODUCTION,
-        _table(["", *(f"`{each.name}`" for each in profiles)], _abilities(profiles)),
+        table(["", *(f"`{each.name}`" for each in profiles)], _abilities(profiles)),
         "\n",
         *(f"- {each.title}: {limit}\n" for each in profiles for limit in each.limits),
         _REST,
-        _table(["key", "what it says"], _keys()),
+        table(["key", "what it says"], _keys()),
         "\nPlaceholders of commands, variables and files:\n\n",
-        _table(["placeholder", "stands for"], ((f"`{{{name}}}`", what) for name, what in PLACEHOLDERS.items())),
+        table(["placeholder", "stands for"], ((f"`{{{name}}}`", what) for name, what in PLACEHOLDERS.items())),
     ])  # fmt: skip
 
 
@@ -142,11 +143,6 @@ def _keys() -> Iterator[list[str]]:
 
 def _yes(answer: bool) -> str:
     return "yes" if answer else "no"
-
-
-def _table(head: list[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from agent_runs.contracts.form import CAPTIONS, Caption, field_schemas
 from agent_runs.paperclip.ineffective_variables import INEFFECTIVE
 from agent_runs.paperclip.preparation import AI_CONNECTION, HOST_ONLY, SCRATCH
 from agent_runs.paperclip.unknown_fields import FOREIGN_FIELDS
+from dev_stack.markdown import table
 
 PAGE_FILE: Final = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -55,7 +56,7 @@ def page_text() -> str:
 def _groups() -> Iterator[str]:
     for group, captions in CAPTIONS.items():
         yield f"## {group}\n"
-        yield _table(("key", "label", "type", "default", "limits", "what it does"), map(_row, captions))
+        yield table(("key", "label", "type", "default", "limits", "what it does"), map(_row, captions))
 
 
 def _row(caption: Caption) -> tuple[str, ...]:
@@ -100,13 +101,13 @@ def _limits(schema: dict[str, Any]) -> str:
 def _unknown_fields() -> Iterator[str]:
     yield "## Other fields\n"
     yield "Any other field is a warning, with the nearest name of this page. These are none:\n"
-    yield _table(("fields", "why"), ((_listed(names), reason) for reason, names in FOREIGN_FIELDS.items()))
+    yield table(("fields", "why"), ((_listed(names), reason) for reason, names in FOREIGN_FIELDS.items()))
 
 
 def _variables() -> Iterator[str]:
     yield "## Variables without effect\n"
     yield "`env` sets any variable but these. One of them is a warning.\n"
-    yield _table(("variables", "why"), ((_listed(each.names), each.why) for each in INEFFECTIVE))
+    yield table(("variables", "why"), ((_listed(each.names), each.why) for each in INEFFECTIVE))
     yield "Paperclip adds these for its own host, so they are dropped without a warning:"
     yield f"{_listed(sorted(HOST_ONLY | SCRATCH))};"
     yield f"with a managed AI connection also {_listed(sorted(AI_CONNECTION))}.\n"
@@ -117,7 +118,7 @@ def _switches() -> Iterator[str]:
     yield "`opencodeFeatures` switches on what has a feature here; nothing switches on the others.\n"
     switches = (*CONFIGURATION_SWITCHES, *VARIABLE_SWITCHES)
     rows = ((_listed([each.name]), _shown(each.off), each.reason, _listed([each.feature or ""])) for each in switches)
-    yield _table(("key or variable", "set to", "why", "feature"), rows)
+    yield table(("key or variable", "set to", "why", "feature"), rows)
 
 
 def _shown(value: object) -> str:
@@ -126,11 +127,6 @@ def _shown(value: object) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names if name)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

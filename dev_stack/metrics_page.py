@@ -11,6 +11,7 @@ import yaml
 
 from agent_runs.metrics.definitions import ALL, CODES, MODELS, Histogram, Metric
 from agent_runs.service.sampling import INTERVAL
+from dev_stack.markdown import table
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE_FILE: Final = ROOT / "docs" / "metrics.md"
@@ -36,24 +37,16 @@ dashboard in a ConfigMap. List it among the `components` of an overlay whose clu
   Prometheus' `rate` does not see.
 - Metrics of runs also have the SDK's labels `namespace`, `task_queue` and `workflow_type`.
 - Samples (gauges) are taken every {INTERVAL.total_seconds():.0f} s.
-"""
-_SDK: Final = """
-Of Temporal's own metrics, worth a look:
 
-| metric | meaning |
-|---|---|
-| `temporal_worker_task_slots_available{worker_type="ActivityWorker"}` | free activity slots |
-| `temporal_activity_schedule_to_start_latency_seconds` | how long steps wait for a worker |
-| `temporal_activity_execution_failed_total` | activity attempts that failed, and are mostly retried |
-| `temporal_workflow_task_execution_failed_total` | a bug in workflow code, or a change without a patch |
-| `temporal_request_failure_total` | Temporal refuses or is away |
-| `temporal_num_pollers` | 0: the same as a failing check `polling` |
 """
-_OBJECTIVES: Final = """
-## Objectives
-| recorded | objective | alert |
-|---|---|---|
-"""
+_SDK: Final = {
+    'temporal_worker_task_slots_available{worker_type="ActivityWorker"}': "free activity slots",
+    "temporal_activity_schedule_to_start_latency_seconds": "how long steps wait for a worker",
+    "temporal_activity_execution_failed_total": "activity attempts that failed, and are mostly retried",
+    "temporal_workflow_task_execution_failed_total": "a bug in workflow code, or a change without a patch",
+    "temporal_request_failure_total": "Temporal refuses or is away",
+    "temporal_num_pollers": "0: the same as a failing check `polling`",
+}
 _ALERTS: Final = """
 ## Alerts
 Each one fires in a test, for what a worker exposes after a real fault. The link of an alert is the path of this page:
@@ -67,8 +60,16 @@ def page_text() -> str:
     """The content of the committed page."""
     rules = yaml.safe_load(RULES_FILE.read_text())["spec"]["groups"]
     alerts = [rule for group in rules for rule in group["rules"] if "alert" in rule]
-    table = _table(("metric", "type", "unit", "labels", "what"), map(_row, ALL))
-    return _INTRODUCTION + table + _SDK + _OBJECTIVES + _objectives(alerts) + _ALERTS + "".join(map(_alert, alerts))
+    return "".join([
+        _INTRODUCTION,
+        table(["metric", "type", "unit", "labels", "what"], map(_row, ALL)),
+        "\nOf Temporal's own metrics, worth a look:\n\n",
+        table(["metric", "meaning"], ([f"`{name}`", meaning] for name, meaning in _SDK.items())),
+        "\n## Objectives\n",
+        table(["recorded", "objective", "alert"], _objectives(alerts)),
+        _ALERTS,
+        *map(_alert, alerts),
+    ])  # fmt: skip
 
 
 def _row(metric: Metric) -> tuple[str, ...]:
@@ -86,13 +87,11 @@ def _unit(metric: Metric) -> str:
     return {"seconds": "s", "usd": "USD", "bytes": "bytes"}.get(last, "" if isinstance(metric, Histogram) else "1")
 
 
-def _objectives(alerts: Iterable[dict[str, Any]]) -> str:
-    lines = []
+def _objectives(alerts: Iterable[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     for alert in alerts:
         recorded, _, rest = alert["expr"].partition(" > ")
         if recorded.startswith("agent_runs:"):
-            lines.append(f"| `{recorded}` | at most {rest.split()[0]} s | `{alert['alert']}` |\n")
-    return "".join(lines)
+            yield f"`{recorded}`", f"at most {rest.split()[0]} s", f"`{alert['alert']}`"
 
 
 def _alert(alert: dict[str, Any]) -> str:
@@ -110,16 +109,6 @@ def _alert(alert: dict[str, Any]) -> str:
             "",
         ]
     )
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    def lines() -> Iterator[str]:
-        yield f"| {' | '.join(head)} |"
-        yield "|---" * len(head) + "|"
-        for row in rows:
-            yield f"| {' | '.join(row)} |"
-
-    return "\n".join(["", *lines(), ""])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from agent_runs.client.explanation import StoredOutput, explain, meaning_of
 from agent_runs.contracts import updates
 from agent_runs.contracts.errors import FAILURES
 from agent_runs.contracts.outcome import Outcome
+from dev_stack.markdown import table
 
 FOLDER: Final = Path(__file__).parent
 PAGE_FILE: Final = Path(__file__).parents[2] / "docs" / "failures.md"
@@ -35,9 +36,9 @@ agents.
 def page_text() -> str:
     """The content of the committed page."""
     recorded = [f"### {name}\n{_list(rows)}" for name, rows in _explained()]
-    codes = [f"| `{code}` | {meaning_of(kind.__doc__)} | {kind.next_step} |" for code, kind in sorted(FAILURES.items())]
-    table = ["## Codes", "| Code | Meaning | Next step |", "| --- | --- | --- |", *codes]
-    return "\n".join([_INTRODUCTION, "\n\n".join(recorded), "", *table, ""])
+    codes = ([f"`{code}`", meaning_of(kind.__doc__), kind.next_step] for code, kind in sorted(FAILURES.items()))
+    table_of_codes = table(["Code", "Meaning", "Next step"], codes)
+    return "\n".join([_INTRODUCTION, "\n\n".join(recorded), "", "## Codes", table_of_codes])
 
 
 def _explained() -> Iterator[tuple[str, dict[str, str]]]:
