@@ -48,9 +48,8 @@ const HOLDER_POLL_MS = 10_000;
 
 /** The run that holds an agent. */
 export interface Holder {
-  /** Paperclip's id of the run. */
+  /** Paperclip's id. */
   runId: string;
-  /** Its task; null when it has none. */
   task: string | null;
   phase: string;
   since: Date;
@@ -58,7 +57,6 @@ export interface Holder {
   note?: string;
 }
 
-/** The result of attaching. */
 export interface Ticket {
   /**
    * `started` now; `joined`: this very run was started before, or the same task's earlier run is open or keeps its
@@ -75,19 +73,17 @@ export interface Ticket {
   holder?: Holder;
 }
 
-/** A wake that needs a run. */
 export interface Wake {
   start: RunStart;
   /** For Temporal's lists; Paperclip's own key of the task, if it differs. */
   agentName?: string;
   taskKey?: string;
   /** Seals the wake's own tokens, for an open run that it joins; called only then. */
-  sealJoin?(): Promise<string | undefined>;
+  sealJoin(): Promise<string | undefined>;
   /** Whether the outcome that a finished run keeps has already been delivered to one of these wakes. */
   delivered?(runIds: readonly string[], workflowRunId: string): Promise<boolean>;
 }
 
-/** How far a start has got, for a caller that aborts it. */
 export interface Progress {
   /** A start was sent and not refused: the run may exist. */
   uncertain: boolean;
@@ -252,20 +248,19 @@ async function joinOrBusy(
   const theirs = typeof described.memo?.task === "string" && described.memo.task ? described.memo.task : null;
   const phase = attribute(described, "RunPhase") ?? "queued";
   const holder: Holder = { runId: ticket.runId, task: theirs, phase, since: described.startTime };
-  const busy: Ticket = { ...ticket, kind: "busy", holder };
+  const busy = (more: Partial<Holder> = {}): Ticket => ({ ...ticket, kind: "busy", holder: { ...holder, ...more } });
   const same = theirs !== null && theirs === task && attribute(described, "CompanyId") === companyId;
   const ended = FINAL_PHASES.has(phase);
-  if (!same && !ended) return busy;
+  if (!same && !ended) return busy();
   const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
   const runIds = [ticket.runId, ...attributes(described, "JoinedRunIds")];
   if (same && ended && (await delivered?.(runIds, ticket.workflowRunId))) {
     await signalCollected(temporal, run, { outage: options.outage });
     const lastAttempt = Date.now() >= until;
     await waitForClose(temporal, run, options);
-    return lastAttempt ? busy : undefined;
+    return lastAttempt ? busy() : undefined;
   }
-  const noted = (note: string): Ticket => ({ ...busy, holder: { ...holder, note } });
-  const input: Join = { runId, companyId, task, sealed: (await sealJoin?.()) ?? null };
+  const input: Join = { runId, companyId, task, sealed: (await sealJoin()) ?? null };
   try {
     // not abortable: the run may have joined us
     const timeout = Math.max(0, until - Date.now());
@@ -274,14 +269,13 @@ async function joinOrBusy(
     if (answer.kind === "joined") return { ...ticket, runId: answer.runId };
     const lastAttempt = Date.now() >= until;
     if (!lastAttempt) await waitForClose(temporal, run, options); // its pods may still be deleted
-    return lastAttempt ? { ...busy, holder: { ...holder, phase: answer.phase } } : undefined;
+    return lastAttempt ? busy({ phase: answer.phase }) : undefined;
   } catch (error) {
     if (error instanceof RunClosed) return undefined;
-    if (error instanceof UpdatesSpent) return noted("Temporal accepts no more requests of it");
-    if (error instanceof UpdateTimedOut) return noted("no worker answered the request to join it");
-    if (!(error instanceof WorkflowUpdateFailedError)) throw error;
-    const note = refusalOf(error);
-    return note === undefined ? busy : noted(note);
+    if (error instanceof UpdatesSpent) return busy({ note: "Temporal accepts no more requests of it" });
+    if (error instanceof UpdateTimedOut) return busy({ note: "no worker answered the request to join it" });
+    if (error instanceof WorkflowUpdateFailedError) return busy({ note: refusalOf(error) });
+    throw error;
   }
 }
 

@@ -51,7 +51,6 @@ const REPEATS = 2;
 /** Between two reads of the phase of a run that writes nothing. */
 const PHASE_POLL_MS = 5000;
 
-/** What an execution needs. */
 export interface Parts {
   settings: Settings;
   temporal: Temporal;
@@ -97,10 +96,9 @@ export async function executeWith(
 
 /** Whether the host knows recovery evidence (2026.916 and later). */
 function knowsRecovery(ctx: AdapterExecutionContext): boolean {
-  return typeof ctx.onCancellationReady === "function";
+  return ctx.onCancellationReady !== undefined;
 }
 
-/** Logs a failure of the plugin's own and returns it as the result. */
 async function fail(ctx: AdapterExecutionContext, log: RunLog, failure: PluginFailure) {
   await log.status(failure.message, "stderr");
   return failedResult(failure, knowsRecovery(ctx));
@@ -115,8 +113,8 @@ function wrongRequest(error: unknown): PluginFailure {
 }
 
 /** How following a run ended. */
-type Ending = Ended | { kind: "unconfirmed" } | { kind: "lease lost" };
-type Ended = { kind: "outcome"; outcome: Outcome; cancelledAt: Date | undefined };
+type Ending = Ended | "unconfirmed" | "lease lost";
+type Ended = { outcome: Outcome; cancelledAt: Date | undefined };
 
 class Execution {
   readonly #ctx: AdapterExecutionContext;
@@ -183,7 +181,7 @@ class Execution {
     const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
     this.#log.phase = "waiting for the agent";
-    const onBusy = (busy: Ticket) => void this.#logBusy(busy, "; waiting for its end");
+    const onBusy = (busy: Ticket) => void this.#log.status(`${busyMessage(busy)}; waiting for its end`);
     try {
       const ticket =
         this.#settings.onBusy === "wait"
@@ -201,19 +199,11 @@ class Execution {
     }
   }
 
-  async #logBusy({ runId, holder }: Ticket, then = ""): Promise<string> {
-    const { task = null, phase = "running", since, note } = holder ?? {};
-    const state = `${task ? ` on task ${task}` : ""} (${phase}${since ? ` since ${since.toISOString()}` : ""})`;
-    const message = `the agent is held by run ${runId}${state}${note ? `; ${note}` : ""}`;
-    await this.#log.status(message + then);
-    return message;
-  }
-
   async #refuseBusy(ticket: Ticket): Promise<AdapterExecutionResult> {
-    const message = await this.#logBusy(ticket);
+    const message = busyMessage(ticket);
     const nextStep = "Wait for the named run to end or cancel it, then wake the agent again.";
-    const report = { code: "k8s_concurrent_run_blocked", message, nextStep, neverStarted: true };
-    return failedResult({ ...report, family: "transient_upstream" }, this.#recovery);
+    const failure = { code: "k8s_concurrent_run_blocked", message, nextStep, neverStarted: true };
+    return await fail(this.#ctx, this.#log, { ...failure, family: "transient_upstream" });
   }
 
   async #failRefused(error: unknown, progress: Progress): Promise<AdapterExecutionResult> {
@@ -244,16 +234,15 @@ class Execution {
     } finally {
       following.abort();
     }
-    if (ending.kind === "lease lost") return await this.#detach(run);
-    if (ending.kind === "unconfirmed") return await this.#failUnconfirmed();
+    if (ending === "lease lost") return await this.#detach(run);
+    if (ending === "unconfirmed") return await this.#failUnconfirmed();
     return await this.#returnOutcome(ticket, run, ending);
   }
 
   async #logTicket({ kind, runId, closed }: Ticket): Promise<void> {
     const state = closed ? "which has ended" : "which is open";
     const joined = `joined run ${runId}, ${state}; its whole output follows from the first line`;
-    const message = kind === "started" ? `run ${runId} started` : joined;
-    await this.#log.status(message);
+    await this.#log.status(kind === "started" ? `run ${runId} started` : joined);
     this.#log.phase = "queued";
   }
 
@@ -268,14 +257,13 @@ class Execution {
     reading.catch(() => undefined); // handled where it is awaited
     void this.#logPhases(run, ended, signal);
     const abort = await Promise.race([aborted, ended]);
-    if (abort?.kind === "lease lost") return { kind: "lease lost" };
-    if (abort !== undefined && !(await this.#stopAgent(run, abort.reason, outcome, options)))
-      return { kind: "unconfirmed" };
+    if (abort?.kind === "lease lost") return "lease lost";
+    if (abort !== undefined && !(await this.#stopAgent(run, abort.reason, outcome, options))) return "unconfirmed";
     const known = await outcome;
     await this.#drainTranscript(reading, aborted);
     const last = abortOf(this.#signal);
-    if (last?.kind === "lease lost") return { kind: "lease lost" };
-    return { kind: "outcome", outcome: known, cancelledAt: last && new Date() };
+    if (last?.kind === "lease lost") return "lease lost";
+    return { outcome: known, cancelledAt: last && new Date() };
   }
 
   /** Stops the agent. False: no worker confirmed it in time; the request stays, so the next worker stops the agent. */
@@ -379,7 +367,7 @@ class Execution {
 
   /** Blocks the task of a failed run that only a person can help. False: Paperclip treats the failure as it does any. */
   async #blockTask(outcome: Outcome): Promise<boolean> {
-    const { issueId, scheduledRetryAttempt: repeats = 0 } = this.#ctx.context;
+    const { issueId, scheduledRetryAttempt: repeats = 0 } = objectOf(this.#ctx.context);
     const { failure, personAction: action, mayRepeat } = outcome;
     if (!this.#recovery || !failure || !action || typeof issueId !== "string") return false;
     if (mayRepeat && Number(repeats) < REPEATS) return false;
@@ -424,6 +412,12 @@ class Execution {
   async #progress(phase: "adapter_startup" | "finalize", message: string): Promise<void> {
     await ignoreFailure(this.#ctx.onRuntimeProgress?.({ phase, message }));
   }
+}
+
+function busyMessage({ runId, holder }: Ticket): string {
+  const { task = null, phase = "running", since, note } = holder ?? {};
+  const state = `${task ? ` on task ${task}` : ""} (${phase}${since ? ` since ${since.toISOString()}` : ""})`;
+  return `the agent is held by run ${runId}${state}${note ? `; ${note}` : ""}`;
 }
 
 type TimedAbort = Abort & { at: number };

@@ -150,9 +150,7 @@ export async function callOnce<T>(
   throwIfAborted(signal);
   try {
     return await withLinkedSignal([signal], (controller) =>
-      temporal.connection.withDeadline(Date.now() + timeout, () =>
-        temporal.connection.withAbortSignal(controller.signal, call),
-      ),
+      temporal.withDeadline(Date.now() + timeout, () => temporal.withAbortSignal(controller.signal, call)),
     );
   } catch (error) {
     throwIfAborted(signal);

@@ -180,7 +180,7 @@ async function waitUntilServing(address: string): Promise<void> {
   const temporal = temporalFor({ temporal: { address, namespace: "default", tls: false }, taskQueue: "none" });
   await until(async () => {
     try {
-      await temporal.connection.withDeadline(Date.now() + 1000, () =>
+      await temporal.withDeadline(Date.now() + 1000, () =>
         temporal.workflowService.describeNamespace({ namespace: "default" }),
       );
       return true;
