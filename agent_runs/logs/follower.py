@@ -28,7 +28,7 @@ from agent_runs.kube.objects import ContainerState, Job, Pod
 from agent_runs.logs.buffer import BUFFER_BYTES, Batch, Buffer
 from agent_runs.logs.frames import FRAME_LIMIT, LastFrame
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
-from agent_runs.logs.silence import Progress, SilenceLimits, WallClock, utc_now
+from agent_runs.logs.silence import NO_LIMITS, Progress, SilenceLimits, WallClock, utc_now
 from agent_runs.logs.silence_watch import SilenceWatch
 from agent_runs.logs.source import REPLAY_COMMAND, Source, WatchedPod
 from agent_runs.metrics.definitions import RECONNECTS
@@ -117,7 +117,7 @@ class Follower:
         *,
         timing: FollowTiming | None = None,
         buffer: int = BUFFER_BYTES,
-        limits: SilenceLimits | None = None,
+        limits: SilenceLimits = NO_LIMITS,
         has_stdout: bool = False,
         progress: Progress | None = None,
         wall_clock: WallClock = utc_now,
@@ -127,7 +127,7 @@ class Follower:
         self._job = job
         self._pod = pod
         self._timing = timing or FollowTiming()
-        self._log = LogReader(cursor, can_backfill=True)
+        self._log = LogReader(cursor)
         self._delivered = cursor or Cursor()
         self._forbidden: dict[str, _Refusal] = {}
         self._buffer = Buffer(buffer)

@@ -103,7 +103,9 @@ class LogReader:
 
     Call `connect` before each connection, `feed` with its pieces, `disconnect` at its end. When `incomplete` turns
     true, frames are missing that an earlier part of the log may have (a clock was set back), and nothing more is taken
-    from this connection. Open the next one at the start of the log; what is missing there is a gap.
+    from this connection. Open the next one at the start of the log. What is missing there is `missing_range`, which is
+    set before anything beyond it is delivered: pass the frames to `backfill` (after `begin_backfill`), and call
+    `give_up_missing_range` for what remains missing. Feed nothing meanwhile.
 
     Attributes:
         since: where the next connection should begin; None for the start of the log.
@@ -115,16 +117,10 @@ class LogReader:
         has_stdout: the log has shown a frame of stdout, new or repeated.
         last: the last frame, None until it was read.
         noise: lines of this connection that are no output.
-
-    Args:
-        can_backfill: missing frames may be available elsewhere. Then `missing_range` is set before anything beyond it
-            is delivered: pass the frames to `backfill` (after `begin_backfill`), and call `give_up_missing_range` for
-            what remains missing. Feed nothing meanwhile.
     """
 
-    def __init__(self, cursor: Cursor | None = None, *, can_backfill: bool = False) -> None:
+    def __init__(self, cursor: Cursor | None = None) -> None:
         cursor = cursor or Cursor()
-        self._can_backfill = can_backfill
         # what is known
         self._after = max(cursor.after, cursor.covered)
         self._covered = self._after
@@ -147,7 +143,7 @@ class LogReader:
         self.incomplete = False
         self.noise: list[bytes] = []
         self._reader: FrameReader
-        self._tolerant: bool
+        self._from_start: bool
         self._awaits_repeat: bool
         self.contiguous: bool
         self.caught_up: bool
@@ -184,14 +180,10 @@ class LogReader:
         """Whether the node has no inotify instance left to follow a log with, so that the log must be polled."""
         return any(_NO_INOTIFY.search(line) for line in self.noise)
 
-    def connect(self, *, from_start: bool = False, tolerant: bool = False) -> None:
-        """Begin a connection, opened at `since` or at the start of the log.
-
-        Args:
-            tolerant: missing frames are gaps at once.
-        """
+    def connect(self, *, from_start: bool = False) -> None:
+        """Begin a connection, opened at `since` or at the start of the log."""
         self._reader = FrameReader(timestamps=True)
-        self._tolerant = tolerant or from_start or self.since is None
+        self._from_start = from_start or self.since is None
         self._awaits_repeat = self.incomplete = False
         self.contiguous = self.caught_up = self._number == 0
         self.partial_line = b""
@@ -289,14 +281,12 @@ class LogReader:
             if item.seq <= self._number:
                 continue
             if item.seq != self._number + 1:
-                if not self._tolerant:
-                    self.incomplete = True
-                    break
-                if self._can_backfill:
+                if self._from_start:
                     self._missing_end = item.seq
                     self._postponed = list(items[index:])
-                    break
-                self._record_gap(item.seq, result)
+                else:
+                    self.incomplete = True
+                break
             if index == len(items) - 1 and self._is_suspect(item):
                 self._note(item.payload)
             else:
@@ -320,7 +310,7 @@ class LogReader:
     def _is_suspect(self, frame: Frame) -> bool:
         """Whether this frame's line may be a part of it followed by a message of the kubelet.
 
-        Nothing follows such a message, and the sidecar can replay the true frame. Where it cannot, a line that comes
+        Nothing follows such a message, and the sidecar can replay the true frame. If it does not, a line that comes
         twice is believed.
         """
         suspect = _has_kubelet_message(frame.payload) if frame.stream != "last" else _is_unreadable(frame)
@@ -328,10 +318,7 @@ class LogReader:
         if not suspect or (before is not None and (before.seq, before.payload) == (frame.seq, frame.payload)):
             return False
         self._suspect = frame
-        if self._can_backfill:
-            self._missing_end, self._postponed, self._verifies_suspect = frame.seq + 1, [], True
-        else:
-            self._awaits_repeat = True
+        self._missing_end, self._postponed, self._verifies_suspect = frame.seq + 1, [], True
         return True
 
     def _record_gap(self, end: int, result: ReadResult) -> None:

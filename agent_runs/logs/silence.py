@@ -99,6 +99,9 @@ class SilenceLimits:
         return min(filter(None, (self.silence, self.answered)), default=timedelta())
 
 
+NO_LIMITS: Final = SilenceLimits()
+
+
 @dataclass(frozen=True, order=True)
 class LastOutput:
     """When the last output came.

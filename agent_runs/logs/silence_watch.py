@@ -9,6 +9,7 @@ from agent_runs.logs.log_resume import LogReader, ReadResult
 from agent_runs.logs.silence import (
     FIRST_CHECK_AFTER,
     LIVE_AFTER,
+    NO_LIMITS,
     WORKING_CHECK_INTERVAL,
     LastOutput,
     Progress,
@@ -16,7 +17,6 @@ from agent_runs.logs.silence import (
     SilenceLimits,
     SilenceProof,
     WallClock,
-    utc_now,
 )
 from agent_runs.logs.source import Source
 from agent_runs.logs.work import Work
@@ -44,10 +44,10 @@ class SilenceWatch:
         pod: PodRef,
         log: LogReader,
         *,
-        limits: SilenceLimits | None = None,
-        has_stdout: bool = False,
-        progress: Progress | None = None,
-        wall_clock: WallClock = utc_now,
+        limits: SilenceLimits,
+        has_stdout: bool,
+        progress: Progress | None,
+        wall_clock: WallClock,
         runs: Callable[[], bool],
         is_stored: Callable[[], bool],
         ended: Callable[[], None],
@@ -55,7 +55,7 @@ class SilenceWatch:
         self._proof = SilenceProof(cluster, pod)
         self._pod = pod
         self._log = log
-        self._limits = limits or SilenceLimits()
+        self._limits = limits
         self._had_stdout = has_stdout
         self._progress = progress
         self._wall_clock = wall_clock
@@ -73,7 +73,7 @@ class SilenceWatch:
 
     @property
     def has_limits(self) -> bool:
-        return self._limits != SilenceLimits()
+        return self._limits != NO_LIMITS
 
     # what is read
 

@@ -16,7 +16,7 @@ from agent_runs.logs.log_resume import Cursor, LogReader, NewestFrame, ReadResul
 from agent_runs.logs.stored_output import Tally
 from agent_runs.transcript.lines import Line
 from tests.logs.kubelet import BEGIN, Log, framed
-from tests.logs.one_connection import resume
+from tests.logs.one_connection import fed, resume
 from tests.support.lines import checksum_of
 
 LINE = st.one_of(
@@ -233,7 +233,7 @@ def test_a_broken_beginning_does_not_hide_the_frames_of_our_runner(many: int) ->
 
 @given(st.lists(st.sampled_from([b"sh: not delivered", b"x", b"", b"x" * 200_000, b"7q. x"]), max_size=30))
 def test_a_log_without_any_frame_is_noise(lines: list[bytes]) -> None:
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     reader.connect()
     result, rest = reader.feed(Log([line + b"\n" for line in lines]).text(None)), reader.disconnect(final=True)
     assert (result, rest) == (ReadResult(), ReadResult())
@@ -268,7 +268,7 @@ def test_every_kubelet_message_in_a_line_is_suspect(ending: bytes) -> None:
     log, _ = suspect_log(b"said before " + ending)
     reader = LogReader()
     reader.connect(from_start=True)
-    assert pairs(reader.feed(log.text(None)).lines) == [("stdout", b"a")]
+    assert pairs(fed(reader, log.text(None)).lines) == [("stdout", b"a")]
     assert reader.spent
 
 
@@ -276,12 +276,12 @@ def test_a_line_like_a_kubelet_message_is_believed_when_it_comes_twice() -> None
     log, outputs = suspect_log()
     reader = LogReader()
     reader.connect(from_start=True)
-    first = reader.feed(log.text(None))
+    first = fed(reader, log.text(None))
     assert pairs(first.lines) == [("stdout", b"a")]
     assert reader.spent
     assert reader.disconnect().lines == []
     reader.connect()
-    second = reader.feed(log.text(reader.since))
+    second = fed(reader, log.text(reader.since))
     assert pairs(first.lines + second.lines) == expected(outputs)
     assert not reader.spent
 
@@ -290,17 +290,17 @@ def test_nothing_after_an_unproven_line_is_taken_from_the_same_connection() -> N
     log, outputs = suspect_log()
     reader = LogReader()
     reader.connect(from_start=True)
-    delivered = reader.feed(log.text(None)).lines
+    delivered = fed(reader, log.text(None)).lines
     later = Log(framed([*outputs, ("stdout", b"b\n")], last=None))
-    assert reader.feed(later.text(None)).lines == []
+    assert fed(reader, later.text(None)).lines == []
     reader.connect(from_start=True)
-    delivered += reader.feed(later.text(None)).lines
+    delivered += fed(reader, later.text(None)).lines
     assert pairs(delivered) == [*expected(outputs), ("stdout", b"b")]
 
 
 def test_a_line_like_a_kubelet_message_is_believed_when_the_runner_replays_it() -> None:
     log, outputs = suspect_log()
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     reader.connect(from_start=True)
     delivered = reader.feed(log.text(None)).lines
     assert reader.missing_range == range(3, 4)
@@ -311,7 +311,7 @@ def test_a_line_like_a_kubelet_message_is_believed_when_the_runner_replays_it() 
 
 def test_a_gap_after_an_unproven_line_is_reported_as_any_other() -> None:
     log, _ = suspect_log()
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     reader.connect(from_start=True)
     reader.feed(log.text(None))
     assert reader.give_up_missing_range().gaps == []
@@ -586,7 +586,7 @@ def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
 ) -> None:
     frames = framed(outputs)
     kubelet, delivered = Kubelet(frames, Log(frames, steps)), list[Line]()
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     for written, lost, cut, ending, chunks, failing, replaced in moves:
         kubelet.written = min(len(frames), kubelet.written + written)
         kubelet.log.rotate(min(kubelet.written, kubelet.log.oldest + lost))
@@ -601,7 +601,7 @@ def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
             hints["early"] = stored.with_hint(was.after, 1, BEGIN - timedelta(days=1))
             hints["of another"] = stored.with_hint(was.after + 7, was.first + 7, was.second)
             hints["nonsense"] = stored.with_hint(was.after, was.after + 2, was.second).with_hint(-1, -5, None)
-            reader = LogReader(hints[replaced], can_backfill=True)
+            reader = LogReader(hints[replaced])
     kubelet.written = len(frames)
     for whole in (False, False, False, True):  # the last read is of the whole log, which a clock cannot hide
         result = read_once(reader, kubelet, -1, b"", [], 0, whole=whole)
@@ -620,7 +620,7 @@ def test_what_is_not_backfilled_is_a_gap(outputs: list[tuple[str, bytes]], lost:
     lost = min(lost, len(frames) - 1)
     log = Log(frames)
     log.rotate(lost)
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     reader.connect(from_start=True)
     assert reader.feed(log.text(None)).lines == []
     assert reader.missing_range == range(1, lost + 1)
@@ -634,7 +634,7 @@ def test_what_is_not_backfilled_is_a_gap(outputs: list[tuple[str, bytes]], lost:
 
 def test_frames_beyond_the_last_known_one_are_requested_up_to_a_size_and_need_not_exist() -> None:
     frames = framed([("stdout", b"a\nb\n")])
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     reader.connect(from_start=True)
     reader.feed(Log(frames).text(None, 2))
     assert reader.open_tail(5) == range(3, 8)
@@ -649,7 +649,7 @@ def test_frames_beyond_the_last_known_one_are_requested_up_to_a_size_and_need_no
 @pytest.mark.parametrize(("cursor", "number"), [(Cursor(), 1), (Cursor(after=2).with_hint(2, 3, BEGIN), 3)])
 def test_frames_can_be_requested_before_the_log_has_shown_any(cursor: Cursor, number: int) -> None:
     frames = framed([("stdout", b"a\nb\n")], last=None)
-    reader = LogReader(cursor, can_backfill=True)
+    reader = LogReader(cursor)
     reader.connect()
     reader.disconnect()
     had_frames = reader.has_frames
@@ -669,12 +669,12 @@ def test_frames_are_known_by_what_was_read_here_or_before() -> None:
     assert not LogReader().has_frames
     assert LogReader(Cursor(after=1)).has_frames
     assert LogReader(Cursor(covered=1)).has_frames
-    log, reader = Log(framed([("stderr", b"a\n")])), LogReader(can_backfill=True)
+    log, reader = Log(framed([("stderr", b"a\n")])), LogReader()
     log.rotate(1)
     reader.connect()
     reader.feed(log.text(None, 2))
     assert (reader.missing_range, reader.has_frames, reader.has_stdout) == (range(1, 2), True, False)
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     reader.open_tail(5)
     reader.backfill(framed([])[0])
     assert (reader.close_tail(), reader.has_frames) == (2, True)
@@ -682,7 +682,7 @@ def test_frames_are_known_by_what_was_read_here_or_before() -> None:
 
 def test_the_last_frame_may_come_from_the_sidecar_alone() -> None:
     frames = framed([("stdout", b"a\nb\n")])
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     reader.connect(from_start=True)
     reader.feed(Log(frames).text(None, 2))
     reader.open_tail(100)
@@ -694,7 +694,7 @@ def test_the_last_frame_may_come_from_the_sidecar_alone() -> None:
 
 def test_an_unreadable_last_frame_is_requested_from_the_sidecar() -> None:
     frames = framed([("stdout", b"a\n")], b'{"exit_code":3}')
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     reader.connect(from_start=True)
     reader.feed(Log([*frames[:2], b'3x. {"exit_code":rpc error: code = Unknown\n']).text(None))
     assert (reader.last, reader.missing_range) == (None, range(3, 4))
@@ -708,7 +708,7 @@ def test_no_replayed_frame_ends_the_log_before_frames_that_are_known() -> None:
     frames = framed([("stdout", b"a\nb\nc\n")])
     log = Log(frames)
     log.rotate(3)
-    reader = LogReader(can_backfill=True)
+    reader = LogReader()
     reader.connect(from_start=True)
     reader.feed(log.text(None, 4))
     reader.begin_backfill()

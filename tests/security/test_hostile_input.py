@@ -34,6 +34,7 @@ from agent_runs.transcript.fold import Fold
 from agent_runs.transcript.store import Line
 from agent_runs.web.paperclip_log import CALL_BYTES, FORMATS, calls
 from agent_runs.web.render import Templates, page_entries
+from tests.logs.one_connection import fed
 from tests.paperclip.contexts import NAMES, captured
 from tests.runs.test_restarts import peak_memory
 from tests.support.lines import file_line
@@ -232,8 +233,8 @@ def lines_of(random: Random, feed: bytes) -> list[Line]:
         frames.feed(piece)
     frames.close()
     reader = LogReader()
-    reader.connect(from_start=True, tolerant=True)
-    lines = [line for piece in pieces(random, feed) for line in reader.feed(piece).lines]
+    reader.connect(from_start=True)
+    lines = [line for piece in pieces(random, feed) for line in fed(reader, piece).lines]
     return lines + reader.disconnect(final=random.random() < 0.5).lines
 
 
