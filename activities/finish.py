@@ -125,17 +125,17 @@ class FinishActivity:
         stopped: dict[str, float] = {}
         acknowledged: set[str] = set()
         seen = _seen_before()
-        agent_started, contradiction = seen.agent_started, seen.contradiction
         async with (
             self.cluster.watch_pods(job) as states,
             aclosing(snapshots(states, ENDING_HEARTBEAT_INTERVAL)) as repeated,
         ):
             pods = await anext(repeated)
             if isinstance(input, EndJob) and input.confirm:
-                pods = await _until_reported(pods, repeated, job.container)
-                contradiction = contradiction or _contradiction(pods or (), job)
-            agent_started |= any(container_started(pod, job.container) for pod in pods or ())
-            activity.heartbeat(seen.model_copy(update={"agent_started": agent_started, "contradiction": contradiction}))
+                pods = await _until_reported(pods, repeated, job.container, seen)
+                contradiction = seen.contradiction or _contradiction(pods or (), job)
+                seen = seen.model_copy(update={"contradiction": contradiction})
+            seen = _with_start(seen, pods, job.container)
+            activity.heartbeat(seen)
             deleted = False if input.retain else await self.cluster.delete_job(job.namespace, job.name, job.uid)
             began = monotonic()
             while (active := [pod for pod in pods or () if not has_ended(pod)]) or pods is None:
@@ -155,16 +155,10 @@ class FinishActivity:
                     stopped[uid] = monotonic()
                 if pods and all(pod.metadata.uid in stopped and work_ended(pod) for pod in active):
                     break  # Kubernetes ends what was injected
-                activity.heartbeat(
-                    FinishProgress(
-                        waits_for=f"the end of {len(active)} pod(s)",
-                        agent_started=agent_started,
-                        contradiction=contradiction,
-                    )
-                )
+                activity.heartbeat(seen.model_copy(update={"waits_for": f"the end of {len(active)} pod(s)"}))
                 pods = await anext(repeated)
-                agent_started |= any(container_started(pod, job.container) for pod in pods or ())
-        return Finished(deleted=deleted, agent_started=agent_started, contradiction=contradiction)
+                seen = _with_start(seen, pods, job.container)
+        return Finished(deleted=deleted, agent_started=seen.agent_started, contradiction=seen.contradiction)
 
     async def _acknowledge(self, pod: Pod, namespace: str) -> bool:
         """Lets the sidecar of a retained pod end by itself, so that its Job completes. False: another try may help."""
@@ -204,6 +198,12 @@ def _seen_before() -> FinishProgress:
     return FinishProgress()
 
 
+def _with_start(seen: FinishProgress, pods: list[Pod] | None, container: str) -> FinishProgress:
+    """What was seen, with whether an agent of these pods has started."""
+    started = seen.agent_started or any(container_started(pod, container) for pod in pods or ())
+    return seen.model_copy(update={"agent_started": started})
+
+
 def _is_unreported(stopped: Iterable[float], grace: timedelta) -> bool:
     """Whether a pod was stopped so long ago that its containers have ended, although no status says so."""
     return any(monotonic() - at > (grace + UNREPORTED_END_TIMEOUT).total_seconds() for at in stopped)
@@ -213,12 +213,12 @@ def _is_unreported(stopped: Iterable[float], grace: timedelta) -> bool:
 
 
 async def _until_reported(
-    pods: list[Pod] | None, repeated: AsyncIterator[list[Pod] | None], container: str
+    pods: list[Pod] | None, repeated: AsyncIterator[list[Pod] | None], container: str, seen: FinishProgress
 ) -> list[Pod] | None:
     """The pods once the status of each shows how its agent ended, or none is left, or the time for that is over."""
     last_look = monotonic() + (STATUS_TIMEOUT - ENDING_HEARTBEAT_INTERVAL).total_seconds()
     while (pods is None or not all(container_ended(pod, container) for pod in pods)) and monotonic() <= last_look:
-        activity.heartbeat(FinishProgress(waits_for="the status of the agent's container"))
+        activity.heartbeat(seen.model_copy(update={"waits_for": "the status of the agent's container"}))
         pods = await anext(repeated)
     return pods
 

@@ -217,6 +217,15 @@ async def test_what_was_seen_before_a_worker_died_is_in_the_result_of_the_next_a
     assert await run(next_attempt, confirm=True, earlier=first.heartbeats[-1]) == finished
 
 
+async def test_what_was_seen_before_two_workers_died_is_in_every_heartbeat() -> None:
+    seen = FinishProgress(agent_started=True, contradiction="of a pod that is gone")
+    second = FakeCluster([[pod(RUNS)]])
+    await run(second, confirm=True, earlier=seen)
+    reported = [each.model_copy(update={"waits_for": ""}) for each in second.heartbeats]
+    assert reported == [seen] * len(second.heartbeats)
+    assert any("status" in each.waits_for for each in second.heartbeats)
+
+
 async def test_an_end_that_is_known_already_is_not_waited_for() -> None:
     cluster = FakeCluster([[pod(ended(137, "OOMKilled"))]])
     finished = await run(cluster)
