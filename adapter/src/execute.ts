@@ -207,6 +207,7 @@ class Execution {
   }
 
   async #failRefused(error: unknown, progress: Progress): Promise<AdapterExecutionResult> {
+    if (error instanceof InvalidRequest) return await fail(this.#ctx, this.#log, wrongRequest(error));
     const message = `Temporal at ${this.#temporal.address} refused the run: ${serverMessage(error)}`;
     const nextStep =
       "Start a worker, which registers search attributes, or check TEMPORAL_*, then wake the agent again.";

@@ -1,0 +1,50 @@
+/** A start that is refused: nothing was started, and the result names why. Temporal's answers are made here. */
+
+import { expect, test } from "vitest";
+import { executeWith } from "../src/execute.ts";
+import { Code, Temporal } from "../src/temporal.ts";
+import { fakeHost, partsFor } from "./support/paperclip-context.ts";
+import { aRequest } from "./support/stack.ts";
+
+const SETTINGS = { temporal: { address: "127.0.0.1:1", namespace: "default", tls: false }, taskQueue: "none" };
+
+/** A Temporal without a server, which answers a start with `answer`; the agent's run is that of another company. */
+class Answering extends Temporal {
+  readonly #answer: () => Promise<{ workflowRunId: string }>;
+
+  constructor(answer: () => Promise<{ workflowRunId: string }>) {
+    super(SETTINGS);
+    this.#answer = answer;
+  }
+  override startOrAttach() {
+    return this.#answer();
+  }
+  override list() {
+    return (async function* () {})() as never;
+  }
+  override getHandle() {
+    const description = { status: { name: "RUNNING" }, searchAttributes: { CompanyId: ["another"] } };
+    return { describe: async () => description } as never;
+  }
+}
+
+async function resultOf(answer: () => Promise<{ workflowRunId: string }>) {
+  const request = aRequest();
+  const temporal = new Answering(answer);
+  const parts = partsFor(request, { address: "" } as never, { queue: "none" }, { temporal });
+  return await executeWith(fakeHost(request).context, parts);
+}
+
+test("by another company's run of the same ids", async () => {
+  const result = await resultOf(async () => ({ workflowRunId: "run" }));
+  expect(result.errorMessage).toMatch(/^run .* of this agent belongs to another company$/);
+  expect(result).toMatchObject({ errorCode: "invalid_request", executionRecovery: { kind: "bootstrap" } });
+});
+
+test("by Temporal", async () => {
+  const result = await resultOf(async () => {
+    throw Object.assign(new Error("refused"), { code: Code.INVALID_ARGUMENT, details: "no such attribute" });
+  });
+  expect(result.errorMessage).toBe("Temporal at 127.0.0.1:1 refused the run: no such attribute");
+  expect(result).toMatchObject({ errorCode: "temporal_refused", executionRecovery: { kind: "bootstrap" } });
+});
