@@ -1,9 +1,8 @@
 """Output that was read ahead of who stores it."""
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from agent_runs.contracts.outcome import Gap
@@ -65,16 +64,11 @@ class Buffer:
         self._size += batch.size
         self._filled.set()
 
-    async def take(self, max_wait: timedelta | None) -> Batch | None:
-        """Take everything; an empty batch when nothing came in time, None after `close`."""
+    async def take(self) -> Batch | None:
+        """Take everything once there is something; an empty batch after `wake`, None after `close`."""
         if self._batch is None and not self._closed:
             self._has_waiter = True
-            if max_wait is None:  # the usual case needs no timer
-                await self._filled.wait()
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max_wait.total_seconds()):
-                        await self._filled.wait()
+            await self._filled.wait()
         taken, self._batch, self._size = self._batch, None, 0
         self._has_waiter = self._has_waiter and taken is None
         if not self._closed:

@@ -247,9 +247,9 @@ class Follower:
         """Make the current call of `next_batch`, or the next one, return at once, if need be with an empty batch."""
         self._buffer.wake()
 
-    async def next_batch(self, max_wait: timedelta | None = None) -> Batch | None:
-        """Return what has come since the last call, None at the end; empty if nothing came in time, or after `wake`."""
-        batch = await self._buffer.take(max_wait)
+    async def next_batch(self) -> Batch | None:
+        """Return what has come since the last call, None at the end; empty after `wake`."""
+        batch = await self._buffer.take()
         if batch is None and self.ended_early:
             return None
         if batch is None:
@@ -628,8 +628,5 @@ class _Backoff:
         """Return the pause after this connection, a short one if it brought something or lasted."""
         if read.progressed or read.duration > self._timing.max_pause:
             self._next = self._timing.first_pause
-        return self.step()
-
-    def step(self) -> timedelta:
         now, self._next = self._next, min(self._next * 2, self._timing.max_pause)
         return now

@@ -480,24 +480,6 @@ async def test_reading_continues_while_the_consumer_is_busy_and_stops_at_the_lim
     assert lines == 3000
 
 
-async def test_waiting_for_output_can_time_out_without_losing_any() -> None:
-    gate = asyncio.Event()
-
-    class Gated(ScriptedLog):
-        async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
-            await gate.wait()
-            async for piece in super()._pieces(text, error):
-                yield piece
-
-    follower = Follower(Gated(Log(FRAMES), [(None, None)], [ENDED]), JOB, POD, timing=QUICK)
-    async with asyncio.timeout(60), follower:
-        nothing = await follower.next_batch(timedelta(milliseconds=10))
-        assert nothing is not None
-        assert nothing.lines == []
-        gate.set()
-        assert sum([len(batch.lines) async for batch in follower]) == len(EXPECTED)
-
-
 async def test_waiting_for_output_can_be_interrupted_without_losing_any() -> None:
     gate = asyncio.Event()
 
