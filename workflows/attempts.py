@@ -65,13 +65,13 @@ async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionPa
 
 async def _run_agent(run: RunState, tokens: TokenRotation, attempt: Attempt) -> None:
     """Prepare, create the Job, wait for its pod, follow its output."""
-    profile, prompt = await preparation.prepare(run, attempt)
+    profile, prompt = await preparation.profile_and_prompt(run, attempt)
     job = await preparation.create_job(run, tokens, attempt, profile, prompt)
     pod = await following.wait_for_pod(run, attempt, job)
     attempt.started_at = workflow.now()
     run.show(Phase.RUNNING, pod=pod.name, node=pod.node)
     if attempt.key.attempt == 1:
-        run_metrics.agent_runs(pod)
+        run_metrics.agent_started(pod)
     attempt.end = await following.follow_output(run, attempt, job, pod)
     if attempt.end is not None:
         run.warn(*attempt.end.warnings)

@@ -53,8 +53,8 @@ async def prepare_run(run: RunState) -> None:
     run.use(request)
 
 
-async def prepare(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBundle]:
-    """What a Job needs, gathered concurrently."""
+async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBundle]:
+    """What the attempt's Job is made of, gathered concurrently."""
     key = attempt.key
     run.show(Phase.PREPARING, attempt=str(key.attempt) if key.attempt > 1 else None)
     profile = workflow.start_activity(

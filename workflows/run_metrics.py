@@ -18,7 +18,7 @@ def begun() -> None:
     recorder.observe(metrics.QUEUE_WAIT, _since_start())
 
 
-def agent_runs(pod: PodRef) -> None:
+def agent_started(pod: PodRef) -> None:
     """The agent of the first attempt was seen running."""
     if pod.created_at is not None and pod.started_at is not None:
         cluster = max((pod.started_at - pod.created_at).total_seconds(), 0.0)
