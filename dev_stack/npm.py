@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 DOWNLOAD_TIMEOUT: Final = timedelta(minutes=15)
 """For one download of some hundred MB over a slow line."""
@@ -129,17 +129,11 @@ def summary(output: str) -> str:
 @asynccontextmanager
 async def _locked(path: Path) -> AsyncIterator[None]:
     """Hold a file lock that other processes respect; it is released with the process that holds it."""
-    with _open_lock(path) as lock:
-        while True:
-            if _acquired(lock.fileno()):
-                break
-            await asyncio.sleep(_LOCK_POLL.total_seconds())  # the holder is another process: nothing to await
-        yield
-
-
-def _open_lock(path: Path) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a")
+    with path.open("a") as lock:
+        while not _acquired(lock.fileno()):  # noqa: ASYNC110 - the holder is another process: nothing to await
+            await asyncio.sleep(_LOCK_POLL.total_seconds())
+        yield
 
 
 def _acquired(descriptor: int) -> bool:

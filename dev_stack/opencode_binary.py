@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dev_stack.npm import OPTIONS, NpmFailed, ensure_installed, npm, run, summary
+from dev_stack.plan import cache_folder
 
 VERSION: Final = "1.18.33"
 OVERRIDE: Final = "AGENT_RUNS_OPENCODE"
@@ -27,19 +28,20 @@ class OpenCodeUnavailable(Exception):
         super().__init__(f"{failed}\n{remedy}, or set {OVERRIDE}=/path/to/opencode (version {VERSION}).")
 
 
-async def ensure_opencode(cache: Path, version: str = VERSION) -> Path:
+async def ensure_opencode(cache: Path | None = None, version: str = VERSION) -> Path:
     """The path of OpenCode's binary: what AGENT_RUNS_OPENCODE names, else `cache/<version>/…`, installed if missing.
 
-    An installation appears whole or not at all. Callers who need the same version at once, in this or in other
-    processes, wait for the one that installs it.
+    Args:
+        cache: None: `opencode` in the cache of all downloads.
 
     Raises:
         OpenCodeUnavailable: no npm, no network, no such version, no binary for this machine, no writable cache.
     """
     if override := os.environ.get(OVERRIDE):
         return _checked_override(Path(override))
+    cache = cache or cache_folder() / "opencode"
     package = package_name(Machine.this())
-    home = _home(cache, version)
+    home = cache.resolve() / version
     binary = _binary(home, package)
     install = functools.partial(_install, package, version)
     try:
@@ -88,10 +90,6 @@ def package_name(machine: Machine) -> str:
     baseline = ["baseline"] if cpu == "x64" and not machine.avx2 else []
     musl = ["musl"] if machine.musl else []
     return "-".join(["opencode", system, cpu, *baseline, *musl])
-
-
-def _home(cache: Path, version: str) -> Path:
-    return cache.resolve() / version
 
 
 def _binary(home: Path, package: str) -> Path:

@@ -33,7 +33,7 @@ from agent_runs.contracts.request import OPENCODE
 from dev_stack.agent_programs import PROGRAMS, ProgramUnavailable, ensure_program, link_programs
 from dev_stack.cluster_access import Access
 from dev_stack.opencode_binary import OpenCodeUnavailable, ensure_opencode
-from dev_stack.plan import CLAIM, NAMESPACE, ROOT, Plan, Ports, cache_folder
+from dev_stack.plan import CLAIM, NAMESPACE, ROOT, Plan, Ports
 from dev_stack.preload import GO
 from dev_stack.scripted_model import provider_block
 from dev_stack.subprocesses import Child, Program, StackError, run_while_alive
@@ -333,11 +333,11 @@ async def _addresses(plan: Plan) -> Addresses:
 # whether parts are ready
 
 
-async def _answers_ok(url: str, headers: Mapping[str, str] | None = None) -> bool:
+async def _answers_ok(url: str) -> bool:
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HEALTH_TIMEOUT)) as session,
-            session.get(url, headers=headers) as answer,
+            session.get(url) as answer,
         ):
             return answer.status == 200
     except (aiohttp.ClientError, TimeoutError, OSError):
@@ -357,8 +357,9 @@ async def has_pollers(client: Client, task_queue: str) -> bool:
 
 async def _opencode(report: Report) -> Path:
     """OpenCode's binary; reports when it must be downloaded first."""
-    finding = ensure_opencode(cache_folder() / "opencode")
-    return await _ensured(finding, report, "downloading OpenCode through npm, about 60 MB, once", OpenCodeUnavailable)
+    return await _ensured(
+        ensure_opencode(), report, "downloading OpenCode through npm, about 60 MB, once", OpenCodeUnavailable
+    )
 
 
 async def _ensured(

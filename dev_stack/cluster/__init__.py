@@ -26,8 +26,8 @@ cluster too. What is not:
 - probes, lifecycle hooks, termination messages, sidecar and ephemeral containers, attach, port-forward;
 - terminals of exec, and waiting while a command does not read its stdin;
 - `tailLines`, `limitBytes` and `previous` of logs; log rotation by size;
-- strategic merge patches, server-side apply, dry runs, pages of lists (`limit` is ignored), tables, protobuf, sets in
-  label selectors;
+- strategic merge patches, server-side apply, dry runs but of creations, pages of lists (`limit` is ignored), tables,
+  protobuf, sets in label selectors;
 - foreground deletion;
 - taints, affinity, priorities, quotas, several nodes, RBAC, admission, service accounts, Services and DNS;
 - most semantic rules of validation: Kubernetes' schemas are checked, and the few rules that the contract tests name.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dev_stack.cluster.deletion import begin_deletion
 from dev_stack.cluster.errors import bad_request
-from dev_stack.cluster.kinds import PODS
+from dev_stack.cluster.kinds import PODS, Object
 from dev_stack.cluster.store import Store
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _FROM_OUTSIDE = ("http", "refuse_image", "evict")
+_NAMESPACE = "default"
+"""Of the pods that fail."""
 
 
 @dataclass
@@ -142,31 +144,25 @@ class Faults:
         """Restart the kubelet, down for `down` seconds; follows end cleanly, containers run on."""
         await self._kubelet.restart(timedelta(seconds=down))
 
-    async def evict(
-        self,
-        pod: str,
-        namespace: str = "default",
-        reason: str = "Evicted",
-        message: str = "The node was low on resource: memory.",
-    ) -> None:
-        """Evict a pod: it stays, Failed, with `reason`."""
-        await self._kubelet.evict(namespace, pod, reason, message)
+    async def evict(self, pod: str, message: str = "The node was low on resource: memory.") -> None:
+        """Evict a pod: it stays, Failed, with the reason `Evicted`."""
+        await self._kubelet.evict(self._pod(pod), message)
 
-    async def lose_node(self, forget_after: float = 0.0) -> None:
+    async def lose_node(self, forget_after: float) -> None:
         """Lose the node; its pods are marked for deletion and, after `forget_after` seconds, removed."""
         await self._kubelet.lose(timedelta(seconds=forget_after))
 
     async def recover_node(self) -> None:
         """Bring the lost node back, empty."""
-        self._kubelet.recover()
+        self._kubelet.resume()
 
-    def delete_pod(self, pod: str, namespace: str = "default", grace: int | None = None) -> None:
+    def delete_pod(self, pod: str, grace: int) -> None:
         """Delete a pod as somebody with kubectl would."""
-        begin_deletion(self._store, PODS, self._store.get(PODS, namespace, pod), grace)
+        begin_deletion(self._store, PODS, self._pod(pod), grace)
 
-    async def kill_container(self, pod: str, container: str, namespace: str = "default", *, oom: bool = False) -> None:
+    async def kill_container(self, pod: str, container: str, *, oom: bool = False) -> None:
         """Kill everything in a container, and wait for its end; `oom`: because of its memory, as the kernel does."""
-        running = self._kubelet.container(self._store.get(PODS, namespace, pod), container)
+        running = self._kubelet.container(self._pod(pod), container)
         running.kill(oom=oom)
         await running.finished.wait()
 
@@ -174,9 +170,12 @@ class Faults:
         """End every open log stream cleanly while its container runs on."""
         self._kubelet.end_follows()
 
-    def rotate_log(self, pod: str, container: str, namespace: str = "default") -> None:
+    def rotate_log(self, pod: str, container: str) -> None:
         """Rotate a container's log: new requests see nothing of what was."""
-        self._kubelet.container(self._store.get(PODS, namespace, pod), container).log.rotate()
+        self._kubelet.container(self._pod(pod), container).log.rotate()
+
+    def _pod(self, name: str) -> Object:
+        return self._store.get(PODS, _NAMESPACE, name)
 
     async def inject(self, request: dict[str, Any]) -> None:
         """Carry out a request to `/faults`: the method named by `do` with the other keys as arguments."""

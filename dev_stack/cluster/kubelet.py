@@ -40,13 +40,14 @@ class Kubelet:
     async def run(self) -> None:
         """Work until cancelled."""
         self._remove_leftovers()
-        self._resume()
+        self.resume()
         async with asyncio.TaskGroup() as tasks:
             self._group = tasks
             tasks.create_task(self._follow_pods())
             tasks.create_task(self._sync_volumes())
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Begin to work, or come back after a failure."""
         self._node.working.set()
         self._set_ready("True", "KubeletReady", "kubelet is posting ready status")
         for pod in self._pods.values():
@@ -188,18 +189,18 @@ class Kubelet:
         self._node.working.clear()
         self.end_follows()
         await asyncio.sleep(down.total_seconds())
-        self._resume()
+        self.resume()
 
-    async def evict(self, namespace: str, name: str, reason: str, message: str) -> None:
+    async def evict(self, body: Object, message: str) -> None:
         """End a pod under pressure: it stays, Failed."""
-        pod = self._pods[self._store.get(PODS, namespace, name)["metadata"]["uid"]]
-        self._node.events.record(PODS, pod.body, reason, message, warning=True)
+        pod = self._pods[body["metadata"]["uid"]]
+        self._node.events.record(PODS, pod.body, "Evicted", message, warning=True)
 
         def disrupt(body: Object) -> None:
             set_condition(body["status"], "DisruptionTarget", "True", "TerminationByKubelet", message)
 
-        self._store.change(PODS, namespace, name, disrupt, pod.uid)
-        pod.stop(pod.grace, PodEnd(reason, message))
+        self._store.change(PODS, pod.namespace, pod.name, disrupt, pod.uid)
+        pod.stop(pod.grace, PodEnd("Evicted", message))
         await asyncio.wait([self._tasks[pod.uid]])
 
     async def lose(self, forget_after: timedelta) -> None:
@@ -217,10 +218,6 @@ class Kubelet:
         await asyncio.sleep(forget_after.total_seconds())
         for pod in pods:
             self._store.change(PODS, pod.namespace, pod.name, _forget, pod.uid)
-
-    def recover(self) -> None:
-        """Come back after `lose`."""
-        self._resume()
 
     # ---------------------------------------------------------------- the Node object
 

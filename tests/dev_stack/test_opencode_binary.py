@@ -184,7 +184,7 @@ def test_npm_comes_from_pypi_when_the_machine_has_none() -> None:
 
 async def test_the_real_opencode_plays_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(OVERRIDE, raising=False)
-    opencode = await ensure_opencode(PROJECT / ".cache" / "opencode")
+    opencode = await ensure_opencode()
     workspace, events = tmp_path / "workspace", tmp_path / "events"
     workspace.mkdir()
     (tmp_path / "prompt").write_text("Say hello.\n")

@@ -16,7 +16,6 @@ from agent_runs.job.resting_pods import rests
 from dev_stack.cluster.kinds import JOBS
 from dev_stack.demo import later_context
 from dev_stack.opencode_binary import ensure_opencode
-from dev_stack.plan import cache_folder
 from tests.faults.environment import Environment, Server, recorded
 from tests.runs.real_opencode import agent_of, open_real_system, playing
 from tests.runs.system import OTHER_PROCESS_POLL, attempt_key
@@ -115,7 +114,7 @@ async def open_served(
     name: str, temporal: Client, process_pool: ProcessPool, folder: Path, *, own_server: bool, claimed: bool
 ) -> AsyncIterator[Environment]:
     """The environment of one row, without a worker yet. Everything that was started is ended."""
-    binary = await ensure_opencode(cache_folder() / "opencode")
+    binary = await ensure_opencode()
     async with AsyncExitStack() as parts:
         server = await parts.enter_async_context(Server.open(folder)) if own_server else None
         system = await parts.enter_async_context(

@@ -10,7 +10,6 @@ from typing import Any
 from agent_runs.agents.opencode.config import environment
 from agent_runs.agents.opencode.merge import Merged, merge
 from dev_stack.opencode_binary import ensure_opencode
-from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import provider_block, serve
 
 MODEL = "fake/scenario/script"
@@ -62,7 +61,7 @@ async def play(folder: Path, *steps: dict[str, Any], prompt: str = "", **merging
 
 async def opencode(folder: Path, merged: Merged, *arguments: str, stdin: str = "") -> tuple[int | None, str, str]:
     """Exit code, output and errors of one command of OpenCode with this configuration."""
-    binary = await ensure_opencode(cache_folder() / "opencode")
+    binary = await ensure_opencode()
     variables = prepared(folder, merged)
     files = {name: folder / name for name in ("stdin", "stdout", "stderr")}
     files["stdin"].write_text(stdin)

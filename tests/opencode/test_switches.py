@@ -18,7 +18,6 @@ from agent_runs.contracts.request import OpenCodeFeature
 from dev_stack.opencode_binary import ensure_opencode
 from dev_stack.scripted_model import provider_block, serve
 
-PROJECT = Path(__file__).parents[2]
 FEATURES: tuple[OpenCodeFeature, ...] = get_args(OpenCodeFeature)
 MODEL = "fake/scenario/script"
 RULE = "Answer in rhymes."
@@ -58,7 +57,7 @@ async def played(
     home: Path, *calls: Mapping[str, Any], features: Collection[OpenCodeFeature] = (), skip_permissions: bool = True
 ) -> Played:
     """The real OpenCode in a repository, with a model that makes these tool calls one by one."""
-    opencode = await ensure_opencode(PROJECT / ".cache" / "opencode")
+    opencode = await ensure_opencode()
     workspace, config, prompt, output = home / "workspace", home / "config.json", home / "prompt", home / "output"
     steps = [*({"tools": [call]} for call in calls), {"text": "done"}]
     prompt.write_text(f"<<<fake-llm\n{json.dumps({'steps': steps})}\nfake-llm>>>")

@@ -18,7 +18,6 @@ from agent_runs.contracts.outcome import ContainerEnd, Report
 from agent_runs.pod.archive import sidecar_archive
 from agent_runs.transcript.events import SERVER_EVENTS
 from dev_stack.opencode_binary import ensure_opencode
-from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
 from tests.opencode.real import MODEL, SMALL_MODEL, opencode, prepared
 from tests.support.saved_output import fold_chunks
@@ -196,7 +195,7 @@ async def serving(folder: Path, **permission: str) -> AsyncIterator[Served]:
         merged = merge(model=MODEL, agent={}, operator=operator)
         merged.config["permission"] |= permission
         variables = prepared(folder, merged) | {"OPENCODE_SERVER_PASSWORD": PASSWORD}
-        binary = await ensure_opencode(cache_folder() / "opencode")
+        binary = await ensure_opencode()
         with (folder / "serve.out").open("wb") as out, (folder / "serve.err").open("wb") as err:
             process = await asyncio.create_subprocess_exec(
                 *(binary, "serve", "--print-logs", "--log-level", "INFO"),

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dev_stack.opencode_binary import ensure_opencode
-from dev_stack.plan import cache_folder
 from tests.pod.harness import Runner
 
 SAID = [b"runner.sh: ~/.opencode is not used, it is in ~/.opencode-unused"]
@@ -80,7 +79,7 @@ def test_what_is_permitted_stays(runner: Runner, home: Path, what: str) -> None:
 async def test_an_agent_cannot_permit_itself_what_its_operator_denies(
     runner: Runner, home: Path, tmp_path: Path
 ) -> None:
-    opencode = await ensure_opencode(cache_folder() / "opencode")
+    opencode = await ensure_opencode()
     write(tmp_path / "run.json", json.dumps({"permission": {"bash": "deny"}}))
     write(home / ".opencode/opencode.json", json.dumps({"permission": {"bash": "allow"}}))
     runner.env |= {"OPENCODE_CONFIG": str(tmp_path / "run.json"), "OPENCODE_DISABLE_MODELS_FETCH": "1"}

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from dev_stack.opencode_binary import ensure_opencode
-from dev_stack.plan import cache_folder
 from tests.pod.harness import Runner
 
 LOGIN = {"anthropic": {"type": "api", "key": "sk-ant-api03-0123456789"}}
@@ -54,7 +53,7 @@ def test_a_run_without_any_place_for_logins_starts_all_the_same(runner: Runner, 
 
 @pytest.mark.slow
 async def test_opencode_itself_finds_the_login(runner: Runner, folders: tuple[Path, Path], tmp_path: Path) -> None:
-    opencode = await ensure_opencode(cache_folder() / "opencode")
+    opencode = await ensure_opencode()
     own, _ = folders
     log_in(own, json.dumps(LOGIN))
     runner.env |= {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "OPENCODE_DISABLE_MODELS_FETCH": "1"}

@@ -13,7 +13,6 @@ from temporalio.client import Client
 from agent_runs.contracts.outcome import Outcome
 from dev_stack.demo import later_context
 from dev_stack.opencode_binary import ensure_opencode
-from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import provider_block, serve
 from tests.pod.driving import script
 from tests.runs.system import System, open_system
@@ -40,7 +39,7 @@ async def open_real_system(temporal: Client, folder: Path) -> AsyncIterator[Syst
 
 async def opencode_agent(system: System, scenario: str, **config: Any) -> dict[str, Any]:
     """An agent that is the real OpenCode."""
-    return agent_of(system, await ensure_opencode(cache_folder() / "opencode"), scenario, **config)
+    return agent_of(system, await ensure_opencode(), scenario, **config)
 
 
 def agent_of(system: System, binary: Path, scenario: str, **config: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from temporalio.client import Client
 from agent_runs.contracts.request import SessionParams
 from dev_stack.demo import later_context
 from dev_stack.opencode_binary import ensure_opencode
-from dev_stack.plan import cache_folder
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
 from tests.pod.driving import bash
 from tests.runs.real_opencode import agent_of, later, playing
@@ -73,7 +72,7 @@ async def system(
 
 
 async def sixth(system: System, *steps: dict[str, Any], agent: str = "sixth", **config: Any) -> dict[str, Any]:
-    binary = await ensure_opencode(cache_folder() / "opencode")
+    binary = await ensure_opencode()
     raw = agent_of(system, binary, "script", agent=agent, **config)
     raw["config"]["env"] |= {"SIXTH_TICKET": TICKET}
     return playing(raw, *steps)
