@@ -32,7 +32,7 @@ from agent_runs.client.connection import TemporalAway, run_to_end
 from agent_runs.contracts.errors import ClusterUnavailable, InvalidRequest
 from agent_runs.doctor.objects import Objects
 from agent_runs.doctor.surroundings import Surroundings
-from agent_runs.job.attempt_plan import AgentPodSettings
+from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.checks import Checks
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides
 from agent_runs.job.prompts import Prompts

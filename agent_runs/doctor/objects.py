@@ -13,7 +13,8 @@ from agent_runs.contracts.errors import ClusterForbidden, RunError
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.start import Finding
-from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
+from agent_runs.job.agent_pod import AgentPodSettings
+from agent_runs.job.attempt_plan import attempt_plan
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.pod_profile import PodOverrides, agent_profile, own_data_claim
 from agent_runs.job.pod_source import check_secrets, inherited_pod

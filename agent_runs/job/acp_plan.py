@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent_runs.agents.opencode.command import run_title
 from agent_runs.agents.opencode.config import translate_mcp_servers
 from agent_runs.agents.profile import AgentProfile, rendered, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import CreateJob, PromptBundle
 from agent_runs.contracts.pod import DATA_DIRECTORY
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.request import OPENCODE, RunConfig
 from agent_runs.job.containers import known_environment
 from agent_runs.job.secrets import AGENT_FILES_KEY, AGENT_SKILLS_KEY
 from agent_runs.paperclip.proxy_env import API_URL
@@ -50,7 +49,6 @@ def acp_start(
     input: CreateJob,
     profile: AgentProfile,
     *,
-    title: str,
     variables: Mapping[str, str],
     mcp_servers: Mapping[str, Any],
     path_variables: Sequence[str],
@@ -58,7 +56,6 @@ def acp_start(
     """How this agent is started for one attempt.
 
     Args:
-        title: of the session, for an agent that takes one.
         variables: its environment without what the profile sets.
         mcp_servers: by name, in OpenCode's spelling or Claude's.
         path_variables: those that hold a path, before which the runner puts the address of the pod's API proxy.
@@ -79,9 +76,7 @@ def acp_start(
     turn = {
         "driver": "acp",
         "session": session.session_id if session and profile.loads_sessions else None,
-        "title": run_title(title),
         "model": values["model"],
-        "effort": config.variant,
         "start_timeout": profile.start_timeout,
         "profile": driver_profile(profile, values["permission_mode"], servers, config),
     }
@@ -99,12 +94,10 @@ def driver_profile(
 ) -> dict[str, Any]:
     """What the driver needs to know of the profile."""
     return {
-        "name": profile.name,
         "authenticate": profile.authenticate,
         "mode": mode if profile.set_mode else None,
         "model_option": profile.model_option,
         "permissions": "allow" if config.dangerously_skip_permissions else "reject",
-        "loads_sessions": profile.loads_sessions,
         "usage": profile.usage,
         "usage_files": profile.usage_files,
         "cost": profile.cost,
@@ -219,6 +212,11 @@ def profile_of(config: RunConfig, profiles: Mapping[str, AgentProfile]) -> Agent
     if found := profiles.get(config.agent):
         return found
     raise InvalidRequest(f"config.agent: {unknown_agent(config.agent, profiles)}")
+
+
+def loads_sessions(config: RunConfig, profiles: Mapping[str, AgentProfile]) -> bool:
+    """Whether the agent can continue a session that an earlier pod has made."""
+    return config.agent == OPENCODE or profile_of(config, profiles).loads_sessions
 
 
 def unknown_agent(name: str, profiles: Iterable[str]) -> str:

@@ -1,29 +1,60 @@
 """What an agent's pod is made of, and what several parts of it have to agree on."""
 
 import posixpath
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Self
 
+from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.pod import HOME_DIRECTORY
-from agent_runs.contracts.request import OPENCODE
+from agent_runs.contracts.request import OPENCODE, RunConfig
 from agent_runs.job.data_volume import DataRules
+from agent_runs.job.pod_profile import Inheritance, own_container
 
 PYTHON_IMAGE: Final = "python:3.13-alpine@sha256:2d9aefe2fef018a7eb2c13064c89c71929800fd2e5dccdbf52ea5da5bb8d929a"
 """Of the sidecar, which holds the run's token, where a worker outside a pod has no setting for it."""
 
 
 @dataclass(frozen=True)
-class PodSettings:
-    """The worker's settings for every agent pod."""
+class AgentPodSettings:
+    """The worker's settings for every agent pod.
+
+    Attributes:
+        data: what agents get of the data volume.
+        inheritance: what agents inherit from the worker's own pod.
+        sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
+            for a worker that is in none.
+        opencode_config: the operator's OpenCode configuration, a JSON file.
+        page: returns the address of a run's page, without a token: it goes into histories.
+        agents: the profiles of agents other than OpenCode, by name.
+    """
 
     data: DataRules = field(default_factory=DataRules)
     init_image: str = "busybox:1.36"
-    sidecar_image: str = PYTHON_IMAGE
-    cache_limit: str = "20Gi"
-    output_limit: str = "10Gi"
+    inheritance: Inheritance = field(default_factory=Inheritance)
+    paperclip_api_url: str | None = None
+    sidecar_image: str | None = None
+    opencode_config: Path | None = None
+    page: Callable[[RunKey], str] | None = None
+    agents: Mapping[str, AgentProfile] = field(default_factory=dict)
+
+    def completed(self, config: RunConfig, own_pod: Mapping[str, Any] | None) -> Self:
+        """These settings, completed from the agent's configuration and the worker's own pod."""
+        return replace(
+            self,
+            paperclip_api_url=config.paperclip_api_url or self.paperclip_api_url,
+            sidecar_image=self.sidecar_image or own_image(own_pod),
+        )
+
+
+def own_image(pod: Mapping[str, Any] | None) -> str | None:
+    """The image of the worker's own container, which has Python; None outside a pod."""
+    image = own_container(pod).get("image") if pod else None
+    return image if isinstance(image, str) and image else None
 
 
 @dataclass(frozen=True)
@@ -76,7 +107,7 @@ class AgentPod:
     input: CreateJob
     argv: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
-    settings: PodSettings
+    settings: AgentPodSettings
     proxy: ApiProxy | None
     driven: Driven | None
 

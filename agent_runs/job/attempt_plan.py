@@ -5,8 +5,8 @@
 
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,17 +16,14 @@ from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.agents.opencode.config import environment as opencode_environment
 from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
 from agent_runs.agents.profile import AgentProfile
-from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.pod import DATA_DIRECTORY, RUN_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, RunConfig, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job.acp_plan import acp_start, profile_of
-from agent_runs.job.agent_pod import ApiProxy, Driven, PodSettings, working_directory
+from agent_runs.job.agent_pod import AgentPodSettings, ApiProxy, Driven, working_directory
 from agent_runs.job.containers import fixed_variables
-from agent_runs.job.data_volume import DataRules
 from agent_runs.job.manifest import JobPlan, plan_job
-from agent_runs.job.pod_profile import Inheritance, own_container
 from agent_runs.job.secrets import CONFIG_KEY, SCRIPT_KEYS, SERVE_KEY
 from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.environment import environment as paperclip_environment
@@ -35,40 +32,6 @@ from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
 CONFIG_FILE: Final = f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
-
-
-@dataclass(frozen=True)
-class AgentPodSettings:
-    """The worker's settings for every agent pod.
-
-    Attributes:
-        data: what agents get of the data volume.
-        inheritance: what agents inherit from the worker's own pod.
-        sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
-            for a worker that is in none.
-        page: returns the address of a run's page, without a token: it goes into histories.
-        agents: the profiles of agents other than OpenCode, by name.
-    """
-
-    data: DataRules = field(default_factory=DataRules)
-    init_image: str = "busybox:1.36"
-    inheritance: Inheritance = field(default_factory=Inheritance)
-    paperclip_api_url: str | None = None
-    sidecar_image: str | None = None
-    page: Callable[[RunKey], str] | None = None
-    agents: Mapping[str, AgentProfile] = field(default_factory=dict)
-
-    def loads_sessions(self, config: RunConfig) -> bool:
-        """Whether the agent can continue a session that an earlier pod has made."""
-        return config.agent == OPENCODE or profile_of(config, self.agents).loads_sessions
-
-    def completed(self, config: RunConfig, own_pod: Mapping[str, Any] | None) -> "AgentPodSettings":
-        """These settings, completed from the agent's configuration and the worker's own pod."""
-        return replace(
-            self,
-            paperclip_api_url=config.paperclip_api_url or self.paperclip_api_url,
-            sidecar_image=self.sidecar_image or own_image(own_pod),
-        )
 
 
 def attempt_plan(
@@ -94,14 +57,12 @@ def attempt_plan(
         variables["PAPERCLIP_RUN_ID"] = secrets.run_id
     names = frozenset(variables)  # the runner adds those that the proxy takes away
     variables, servers, proxy = route_through_api_proxy(variables, secrets)
-    title, session = (
-        f"{request.agent.name} {input.attempt.transcript}",
-        input.session.session_id if input.session else None,
-    )
     if config.agent != OPENCODE:
-        plan = _acp_plan(input, title, variables, servers, settings, proxy)
+        plan = _acp_plan(input, variables, servers, settings, proxy)
         ignored = ["config.opencode has no effect: the agent is not OpenCode"] if secrets.opencode else []
         return replace(plan, warnings=(*plan.warnings, *ignored))
+    title = f"{request.agent.name} {input.attempt.transcript}"
+    session = input.session.session_id if input.session else None
     argv = command_line(
         model=config.model,
         directory=directory,
@@ -125,7 +86,7 @@ def attempt_plan(
         environment=environment,
         opencode_config=json.dumps(merged.config),
         scripts=runner_scripts(),
-        settings=pod_settings(settings),
+        settings=settings,
         proxy=proxy,
         driven=Driven(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
     )
@@ -135,7 +96,6 @@ def attempt_plan(
 
 def _acp_plan(
     input: CreateJob,
-    title: str,
     variables: dict[str, str],
     servers: dict[str, dict[str, Any]],
     settings: AgentPodSettings,
@@ -146,7 +106,6 @@ def _acp_plan(
     start = acp_start(
         input,
         profile,
-        title=title,
         variables=variables,
         mcp_servers=servers,
         path_variables=proxy.path_variables if proxy else (),
@@ -157,7 +116,7 @@ def _acp_plan(
         environment=start.environment,
         opencode_config=None,
         scripts=runner_scripts(),
-        settings=pod_settings(settings),
+        settings=settings,
         proxy=proxy,
         driven=Driven(script("acp.sh"), start.turn, acp_keep_warm_sec(input.config, profile, proxy), start.files),
     )
@@ -226,11 +185,6 @@ def _unset_variables(
     return found if input.profile.env_from else (*found, *unset_variables(opencode, known, OPERATOR))
 
 
-def pod_settings(settings: AgentPodSettings) -> PodSettings:
-    pod = PodSettings(data=settings.data, init_image=settings.init_image)
-    return replace(pod, sidecar_image=settings.sidecar_image) if settings.sidecar_image else pod
-
-
 def route_through_api_proxy(
     variables: dict[str, str], secrets: Secrets
 ) -> tuple[dict[str, str], dict[str, dict[str, Any]], ApiProxy | None]:
@@ -263,12 +217,6 @@ def replace_tokens(secrets: Secrets, run_id: str, tokens: SealedJoin) -> Secrets
             "paperclip_env": {**secrets.paperclip_env, **tools},
         }
     )
-
-
-def own_image(pod: Mapping[str, Any] | None) -> str | None:
-    """The image of the worker's own container, which has Python; None outside a pod."""
-    image = own_container(pod).get("image") if pod else None
-    return image if isinstance(image, str) and image else None
 
 
 def without_overrides(variables: dict[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from agent_runs.agents.opencode.command import command_line
 from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotShared
 from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest
-from agent_runs.job.acp_plan import profile_of
+from agent_runs.job.acp_plan import loads_sessions, profile_of
 from agent_runs.job.data_volume import RunFolders
 from agent_runs.job.placement import extra_annotations, extra_labels, node_selector, resources, tolerations
 from agent_runs.job.pod_profile import PodOverrides
@@ -100,7 +100,7 @@ class Checks:
         config, runtime = self.policy.bounded(request.config), request.runtime
         notes = self.warnings(config)
         session = runtime.session_params
-        if session is not None and not self.loads_sessions(config):
+        if session is not None and not loads_sessions(config, self.agents):
             runtime = runtime.model_copy(update={"session_params": None})
             notes = (*notes, f"session {session.session_id} is not resumed: {config.agent} cannot load sessions")
         changes = {"config": config, "runtime": runtime, "notes": (*request.notes, *notes)}
@@ -109,10 +109,6 @@ class Checks:
     def warnings(self, config: RunConfig) -> tuple[str, ...]:
         """What of a configuration its agent cannot do. The configuration has been checked."""
         return () if config.agent == OPENCODE else agent_warnings(config, profile_of(config, self.agents))
-
-    def loads_sessions(self, config: RunConfig) -> bool:
-        """Whether its agent can continue a session that an earlier pod has made."""
-        return config.agent == OPENCODE or profile_of(config, self.agents).loads_sessions
 
     async def check_volume(self, config: RunConfig, workspace: str) -> None:
         """Refuse a workspace that no volume keeps, unless the configuration says that it may be lost.

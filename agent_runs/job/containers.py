@@ -21,7 +21,7 @@ from agent_runs.contracts.pod import (
     SIDECAR_FILE,
     TOKEN_DIRECTORY,
 )
-from agent_runs.job.agent_pod import AgentPod, is_opencode, literal, working_directory
+from agent_runs.job.agent_pod import PYTHON_IMAGE, AgentPod, is_opencode, literal, working_directory
 from agent_runs.job.placement import INIT_RESOURCES, SIDECAR_RESOURCES, resources
 from agent_runs.job.secrets import ARGUMENT_LIMIT, CONFIG_KEY, SERVE_KEY, TURN_KEY, UPSTREAM_KEY, variable_key
 from agent_runs.job.volumes import CACHE_DIRECTORY, DATABASE_DIRECTORY, agent_mounts, inherited_mounts, sub_paths
@@ -92,7 +92,7 @@ def sidecar_container(pod: AgentPod) -> dict[str, Any]:
     folders = [OUTPUT_DIRECTORY, CONTROL_DIRECTORY, TOKEN_DIRECTORY]
     return {
         "name": SIDECAR_CONTAINER,
-        "image": pod.settings.sidecar_image,
+        "image": pod.settings.sidecar_image or PYTHON_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-I", "-S", SIDECAR_FILE],
         "args": ["run", *folders, str(pod.input.config.max_unread_sec), *([TURN_FILE] if pod.driven else [])],

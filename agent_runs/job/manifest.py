@@ -19,9 +19,9 @@ from agent_runs.contracts.pod import PROMPT_FILE, SIDECAR_CONTAINER
 from agent_runs.contracts.request import RunConfig
 from agent_runs.job.agent_pod import (
     AgentPod,
+    AgentPodSettings,
     ApiProxy,
     Driven,
-    PodSettings,
     is_opencode,
     working_directory,
 )
@@ -79,7 +79,7 @@ def plan_job(
     environment: Mapping[str, str],
     opencode_config: str | None,
     scripts: Mapping[str, str],
-    settings: PodSettings | None = None,
+    settings: AgentPodSettings,
     proxy: ApiProxy | None = None,
     driven: Driven | None = None,
 ) -> JobPlan:
@@ -88,7 +88,7 @@ def plan_job(
     Args:
         argv: the agent's command line, such as `opencode run --format json ...`.
         environment: what the agent gets, already merged, in order; secret.
-        opencode_config: the text of its `opencode.json`; secret, since MCP drivens have tokens. None: of another agent.
+        opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens. None: of another agent.
         scripts: the texts of `runner.sh` and of those beside it, by their names (`SCRIPT_KEYS`).
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         driven: how the sidecar drives the agent; None: `argv` runs as it is.
@@ -97,10 +97,10 @@ def plan_job(
         InvalidRequest: names the field and the remedy.
         JobCreateFailed: the content does not fit into a Secret.
     """
-    settings = settings or PodSettings()
     namespace = input.prompt.namespace
     labels, warnings = _labels(input)
-    variables = {name: value for name, value in environment.items() if name not in fixed_environment(input)}
+    fixed = fixed_environment(input)
+    variables = {name: value for name, value in environment.items() if name not in fixed}
     files = {**{name: text.encode() for name, text in scripts.items()}, SIDECAR_KEY: sidecar_archive()}
     pod, claim = AgentPod(input, ("--", *argv), variables, settings, proxy, driven), None
     if proxy:
@@ -118,13 +118,7 @@ def plan_job(
     if proxy:
         files |= token_files(proxy.run_id, proxy.token, proxy.tools_token)
     return JobPlan(
-        job=_job(
-            input,
-            namespace,
-            labels,
-            _pod_spec(pod),
-            proxied=proxy is not None,
-        ),
+        job=_job(input, namespace, labels, _pod_spec(pod), proxied=proxy is not None),
         run_secret=run_secret(input.attempt, namespace, variables, opencode_config, files),
         database=database_claim(input),
         warnings=warnings,

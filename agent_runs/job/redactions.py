@@ -128,11 +128,9 @@ def provider_settings(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} cannot be read: {type(error).__name__}") from None
-    if not isinstance(content, dict):
-        raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file} must hold a JSON object")
+        content = read_json_object(file, "AGENT_RUNS_OPENCODE_CONFIG:", "OpenCode's configuration")
+    except UnusableFile as error:
+        raise InvalidRequest(str(error)) from None
     if wrong := [f"{path} {remedy}".strip() for path, remedy in problems(content)]:
         raise InvalidRequest(f"AGENT_RUNS_OPENCODE_CONFIG: {file}: {'; '.join(wrong)}")
     return content

@@ -11,7 +11,7 @@ from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
 from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY, OUTPUT_DIRECTORY, PROMPT_DIRECTORY, RUN_DIRECTORY
 from agent_runs.contracts.pod_options import VOLUME_KINDS
 from agent_runs.contracts.syntax import is_subdomain
-from agent_runs.job.agent_pod import AgentPod, PodSettings, is_opencode, working_directory
+from agent_runs.job.agent_pod import AgentPod, AgentPodSettings, is_opencode, working_directory
 from agent_runs.job.data_volume import DataRules, Folder, Owner, RunFolders, database_path
 from agent_runs.job.placement import DATABASE_CLAIMS
 from agent_runs.job.secrets import (
@@ -25,6 +25,8 @@ from agent_runs.job.secrets import (
 )
 
 CACHE_DIRECTORY: Final = "/runtime-cache"
+CACHE_LIMIT: Final = "20Gi"
+OUTPUT_LIMIT: Final = "10Gi"
 DATABASE_DIRECTORY: Final = "/opencode-db"
 
 _SLUG_LIMIT: Final = 208
@@ -72,18 +74,18 @@ def inherited_mounts(profile: PodProfile) -> list[dict[str, Any]]:
 
 
 def _pod_volumes(pod: AgentPod) -> list[dict[str, Any]]:
-    input, settings = pod.input, pod.settings
+    input = pod.input
     attempt, claim = input.attempt, input.profile.data_claim
     data = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
     config = [CONFIG_KEY] if is_opencode(input) else []
     keys = (*SCRIPT_KEYS, *config, *([SERVE_KEY, *pod.driven.files] if pod.driven else []))
     volumes = [
         {"name": "prompt", "emptyDir": {}},
-        {"name": "runtime-cache", "emptyDir": {"sizeLimit": settings.cache_limit}},
+        {"name": "runtime-cache", "emptyDir": {"sizeLimit": CACHE_LIMIT}},
         {"name": "prompt-secret", "secret": _files(attempt.prompt_secret_name, PROMPT_KEY)},
         {"name": "runner", "emptyDir": {}},
         {"name": "run-secret", "secret": _files(pod.secret, *keys)},
-        {"name": "output", "emptyDir": {"sizeLimit": settings.output_limit}},
+        {"name": "output", "emptyDir": {"sizeLimit": OUTPUT_LIMIT}},
         {"name": "data", **data},
     ]
     database = _database(input)
@@ -111,7 +113,7 @@ def _files(secret: str, *keys: str) -> dict[str, Any]:
     }
 
 
-def _own_mounts(input: CreateJob, settings: PodSettings) -> list[dict[str, Any]]:
+def _own_mounts(input: CreateJob, settings: AgentPodSettings) -> list[dict[str, Any]]:
     whole = [{"name": "data", "mountPath": DATA_DIRECTORY}] if _data_rules(input, settings).whole else []
     return [
         {"name": "prompt", "mountPath": PROMPT_DIRECTORY},
@@ -133,12 +135,12 @@ def _database_mounts(database: Mapping[str, Any] | None) -> list[dict[str, Any]]
     return [{"name": "opencode-db", "mountPath": DATABASE_DIRECTORY}]
 
 
-def _data_rules(input: CreateJob, settings: PodSettings) -> DataRules:
+def _data_rules(input: CreateJob, settings: AgentPodSettings) -> DataRules:
     """Return the rules for the data volume; a volume that ends with the pod has nothing of another agent."""
     return settings.data if input.profile.data_claim else DataRules(whole=True)
 
 
-def _data_folders(input: CreateJob, settings: PodSettings) -> tuple[Folder, ...]:
+def _data_folders(input: CreateJob, settings: AgentPodSettings) -> tuple[Folder, ...]:
     run = input.attempt.run
     folders = RunFolders(
         owner=Owner(run.company_id, run.agent_id),
@@ -156,7 +158,7 @@ def _data_mount(folder: Folder) -> dict[str, Any]:
     return {**mount, "readOnly": True} if folder.read_only else mount
 
 
-def sub_paths(input: CreateJob, settings: PodSettings) -> list[str]:
+def sub_paths(input: CreateJob, settings: AgentPodSettings) -> list[str]:
     """Return the folders that have to exist on the data volume before a kubelet mounts them."""
     database = (_database(input) or {}).get("subPath")
     return [*([database] if database else []), *(folder.sub_path for folder in _data_folders(input, settings))]

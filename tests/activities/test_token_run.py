@@ -8,7 +8,8 @@ from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.messages import JoinedRun
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Secrets
 from agent_runs.contracts.start import Binding, SealedJoin
-from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan, own_image, replace_tokens
+from agent_runs.job.agent_pod import AgentPodSettings, own_image
+from agent_runs.job.attempt_plan import attempt_plan, replace_tokens
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.redactions import Redactions, WorkerValues
 from agent_runs.kube.client import Cluster

@@ -11,6 +11,7 @@ from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest
 from agent_runs.doctor.objects import Planned
 from agent_runs.doctor.trial import ASK_AGENT, _agent, _trial_job
+from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.manifest import plan_job
 
 
@@ -21,7 +22,9 @@ def planned(**config: object) -> Planned:
     chosen = RunConfig.model_validate({"model": "fake/x$(HOME)", **config})
     request = RunRequest(run_id="c1", agent=AgentRef(id="check", company_id="acme"), config=chosen)
     input = CreateJob(attempt=attempt, request=request, profile=profile, prompt=prompt)
-    plan = plan_job(input, argv=["opencode"], environment={}, opencode_config="{}", scripts={})
+    plan = plan_job(
+        input, argv=["opencode"], environment={}, opencode_config="{}", scripts={}, settings=AgentPodSettings()
+    )
     return Planned(input, plan, profile, "http://paperclip:3100", worker_has_data=True)
 
 

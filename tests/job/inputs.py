@@ -8,6 +8,7 @@ from typing import Any
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest, Runtime, WakeContext, Workspace
+from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.manifest import JobPlan, plan_job
 
 AGENT = "b1677834-f306-4a0e-9c14-97a6dc937575"
@@ -47,6 +48,7 @@ def job_plan(input: CreateJob | None = None, **arguments: Any) -> JobPlan:
         "environment": {},
         "opencode_config": "{}",
         "scripts": {"runner.sh": "exit 0"},
+        "settings": AgentPodSettings(),
     }
     return plan_job(input or create_job_input(), **{**defaults, **arguments})
 

@@ -12,7 +12,8 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import EnvReference, PodProfile
 from agent_runs.contracts.request import RunConfig, SessionParams
 from agent_runs.job.acp_plan import acp_servers, agent_skills
-from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
+from agent_runs.job.agent_pod import AgentPodSettings
+from agent_runs.job.attempt_plan import attempt_plan
 from agent_runs.job.checks import Checks, agent_warnings
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.policy import Policy
@@ -135,15 +136,15 @@ def test_without_a_folder_for_skills_the_prompt_names_them_and_a_warning_says_so
 
 def test_the_turn_says_all_that_the_driver_needs() -> None:
     session = SessionParams(session_id="abc", cwd="/paperclip/app", agent="claude")
-    read = turn(planned("claude", session=session, variant="high"))
-    assert (read["driver"], read["session"], read["model"], read["effort"]) == ("acp", "abc", "scenario/text", "high")
+    read = turn(planned("claude", session=session))
+    assert (read["driver"], read["session"], read["model"]) == ("acp", "abc", "scenario/text")
     assert (read["directory"], read["prompt"], read["start_timeout"]) == (
         "/paperclip/app",
         "/tmp/prompt/prompt.txt",
         240,
     )
     profile = read["profile"]
-    assert (profile["name"], profile["permissions"], profile["usage"]) == ("claude", "allow", "result_usage")
+    assert (profile["permissions"], profile["usage"]) == ("allow", "result_usage")
     assert profile["unknown_session"][0] == {"code": -32002, "matches": "Resource not found"}
     assert profile["errors"][0].keys() == {"code", "matches", "name", "status"}
 

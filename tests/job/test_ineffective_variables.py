@@ -7,7 +7,8 @@ from typing import Any
 
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.contracts.start import HostTexts
-from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
+from agent_runs.job.agent_pod import AgentPodSettings
+from agent_runs.job.attempt_plan import attempt_plan
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.secrets import CONFIG_KEY, variable_key
 from agent_runs.paperclip.environment import RESERVED

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.messages import EnvReference, PodProfile, SecretMount
 from agent_runs.contracts.request import SessionParams, Workspace
-from agent_runs.job.agent_pod import ApiProxy, Driven, PodSettings, literal
+from agent_runs.job.agent_pod import AgentPodSettings, ApiProxy, Driven, literal
 from agent_runs.job.containers import INIT_SCRIPT
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.secrets import SCRIPT_KEYS, SECRET_LIMIT, TOKEN_KEYS, prompt_secret
@@ -160,7 +160,7 @@ def test_no_secret_is_in_the_job(noise: str) -> None:
 
 def test_images_are_in_the_pod_as_they_are_named_with_their_digests() -> None:
     agent, init, sidecar = (f"registry.example:5000/{name}@sha256:{'a' * 64}" for name in ("agent:1.2", "init", "py"))
-    settings = PodSettings(init_image=init, sidecar_image=sidecar)
+    settings = AgentPodSettings(init_image=init, sidecar_image=sidecar)
     spec = pod_spec(job_plan(create_job_input(config={"image": agent}), settings=settings))
     images = {each["name"]: each["image"] for each in spec["initContainers"] + spec["containers"]}
     assert images == {"write-prompt": init, "sidecar": sidecar, "opencode": agent}

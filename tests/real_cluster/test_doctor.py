@@ -28,7 +28,7 @@ from agent_runs.contracts.start import Finding, HostTexts
 from agent_runs.doctor.objects import CheckedAgent, Objects
 from agent_runs.doctor.permissions import CHECK_VERBS, OWN_VERBS, REQUIRED_VERBS, permission_findings
 from agent_runs.doctor.trial import Trial
-from agent_runs.job.attempt_plan import AgentPodSettings
+from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.kube.client import Cluster

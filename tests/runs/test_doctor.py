@@ -15,7 +15,7 @@ from agent_runs.contracts.errors import ClusterForbidden
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.start import HostTexts
 from agent_runs.doctor.objects import CheckedAgent, Objects
-from agent_runs.job.attempt_plan import AgentPodSettings
+from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.paperclip.preparation import split

@@ -13,7 +13,7 @@ from activities.create_job import CreateJobActivity
 from activities.finish import FinishActivity
 from agent_runs.contracts.errors import ExitUnknown, ForeignObject, JobCreateFailed, JobDeletedExternally
 from agent_runs.contracts.messages import BundlePrompt, CreateJob, EndUnreportedJob, JobRef, PodProfile
-from agent_runs.job.attempt_plan import AgentPodSettings
+from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.prompts import Prompts
 from agent_runs.job.redactions import Redactions
 from agent_runs.job.resting_pods import RestingPods

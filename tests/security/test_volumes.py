@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agent_runs.contracts.errors import PolicyRefused
 from agent_runs.contracts.request import RunConfig, Workspace
-from agent_runs.job.agent_pod import PodSettings
+from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.containers import LOGIN_FOLDERS
 from agent_runs.job.data_volume import DataRules, Owner, RunFolders, home_path
 from agent_runs.job.policy import Policy
@@ -135,7 +135,7 @@ def test_the_operator_lists_workspaces_shares_folders_or_gives_all() -> None:
     assert mounted(rules, directory="/paperclip/code/app") == {"/home/agent": True, "code/app": True, "tools": False}
     whole = Policy.parse("wholeDataVolume: true\n", "policy.yaml").data
     assert reasons("/paperclip", whole) == []
-    plan = job_plan(create_job_input(workspace=Workspace(cwd="/paperclip")), settings=PodSettings(data=whole))
+    plan = job_plan(create_job_input(workspace=Workspace(cwd="/paperclip")), settings=AgentPodSettings(data=whole))
     assert mounts(plan)["/paperclip"] == {"name": "data", "mountPath": "/paperclip"}
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from agent_runs.client.settings import SettingsError
-from agent_runs.job.agent_pod import PodSettings
+from agent_runs.job.agent_pod import PYTHON_IMAGE
 from agent_runs.service.settings import WorkerSettings
 from deploy.images import COMPONENT, INIT_IMAGE, VARIABLES, images
 from tests.supply_chain.audits import ROOT
@@ -36,7 +36,7 @@ def test_a_dockerfile_takes_its_bases_by_digest(name: str) -> None:
 
 
 def test_images_that_we_name_in_code_for_the_sidecar_and_for_the_init_container_have_digests() -> None:
-    assert PINNED.fullmatch(PodSettings().sidecar_image)
+    assert PINNED.fullmatch(PYTHON_IMAGE)
     assert PINNED.fullmatch(INIT_IMAGE)
 
 

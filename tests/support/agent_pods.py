@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_runs.contracts.pod import CONTROL_DIRECTORY, OUTPUT_DIRECTORY, SIDECAR_FILE
-from agent_runs.job.agent_pod import PodSettings, literal
+from agent_runs.job.agent_pod import PYTHON_IMAGE, literal
 from agent_runs.job.attempt_plan import runner_scripts
 from agent_runs.pod.archive import sidecar_archive
 
@@ -37,7 +37,7 @@ def agent_pod(
     output = {"name": "output", "mountPath": OUTPUT_DIRECTORY}
     sidecar = {
         "name": "sidecar",
-        "image": os.environ.get(SIDECAR_IMAGE, PodSettings().sidecar_image),
+        "image": os.environ.get(SIDECAR_IMAGE, PYTHON_IMAGE),
         "command": ["python3", "-I", "-S", SIDECAR_FILE],
         "args": ["run", OUTPUT_DIRECTORY, CONTROL_DIRECTORY, "/no-token", str(max_unread)],
         "volumeMounts": [
