@@ -12,14 +12,6 @@ from typing import Final
 import h11
 
 _PACKAGE: Final = Path(__file__).parent.parent
-_MODULES: Final = ("__init__.py", "pod/__init__.py", *(f"pod/sidecar/{name}.py" for name in (
-    *("__init__", "api_proxy", "commands", "connection", "control", "encoding", "main", "output", "requests"),
-    *("runner", "driving", "shared", "tokens", "upstream", "watching"),
-    *(f"drivers/{name}" for name in ("__init__", "folder", "growth", "lines", "record", "waiting")),
-    *(f"drivers/opencode_server/{name}" for name in ("__init__", "children", "drive", "journal", "server")),
-    *(f"drivers/opencode_server/{name}" for name in ("stream", "turn", "wire")),
-    *(f"drivers/acp/{name}" for name in ("__init__", "agent", "drive", "mapping", "messages", "turn", "usage")),
-)))  # fmt: skip
 _H11: Final = Path(h11.__file__).parent
 _START: Final = """import sys
 command, *arguments = sys.argv[1:]
@@ -46,8 +38,9 @@ def sidecar_archive() -> bytes:
     """
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as writing:
-        for name in _MODULES:
-            _add_module(writing, f"agent_runs/{name}", (_PACKAGE / name).read_text())
+        packages = (_PACKAGE / "__init__.py", _PACKAGE / "pod" / "__init__.py")
+        for module in (*packages, *sorted((_PACKAGE / "pod" / "sidecar").rglob("*.py"))):
+            _add_module(writing, f"agent_runs/{module.relative_to(_PACKAGE).as_posix()}", module.read_text())
         for module in sorted(_H11.glob("*.py")):
             _add_module(writing, f"h11/{module.name}", module.read_text())
         _add(writing, "h11/LICENSE.txt", _license().encode())

@@ -109,7 +109,12 @@ async def test_an_unknown_session_is_reported_before_anything_else(name: str, tm
 
 
 async def test_a_session_of_an_agent_that_loads_none_is_unknown(tmp_path: Path) -> None:
-    stage = recorded(tmp_path, "claude", "text", session=UNKNOWN_SESSION, profile={"loads_sessions": False})
+    stage = recorded(tmp_path / "stage", "claude", "text", session=UNKNOWN_SESSION)
+    capture = tmp_path / "capture.jsonl"
+    capture.write_text(
+        (CAPTURES / "claude" / "text.jsonl").read_text().replace('"loadSession": true', '"loadSession": false')
+    )
+    stage.command[-2] = str(capture)
     ended = await stage.play()
     assert (code(ended), prompts(stage)) == ("session_unavailable", 0)
 

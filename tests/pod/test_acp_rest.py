@@ -151,6 +151,16 @@ def test_a_stop_ends_a_pod_that_rests(tmp_path: Path, pods: list[Pod]) -> None:
     assert pod.run.process.wait(timeout=RUN_TIMEOUT) in (0, 143)
 
 
+def test_what_is_written_after_the_turn_of_a_pod_that_rests_makes_no_frame(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(pod := Pod(tmp_path, ["sh"]))
+    pod.end_of_turn()
+    with (pod.run.out / "stderr").open("a") as file:
+        file.write("late\n")
+    pod.run.stop()
+    rest, _ = pod.run.sidecar.communicate(timeout=RUN_TIMEOUT)
+    assert rest == b""
+
+
 def test_a_stop_tells_of_the_run_of_now_alone(tmp_path: Path, pods: list[Pod]) -> None:
     left, hold = tmp_path / "left", tmp_path / "hold"
     stubborn = f"[ $PAPERCLIP_RUN_ID != one ] || {{ (trap '' TERM; exec sleep 600) & echo $! > {left}; }}"

@@ -16,6 +16,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server import wire
 from agent_runs.pod.sidecar.drivers.opencode_server.children import MAX_CHILDREN, NEVER, Children
 from agent_runs.pod.sidecar.drivers.opencode_server.drive import identifier
 from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
+from agent_runs.pod.sidecar.drivers.opencode_server.stream import grow
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, elements
 from agent_runs.transcript.agent_state import AgentState
 from agent_runs.transcript.entries import entry
@@ -82,11 +83,11 @@ def test_the_beginning_of_a_tool_call_is_bounded(part: Any, tool: Any, title: An
 @given(st.lists(st.tuples(st.sampled_from(["message.part.delta", "message.part.updated"]), values), max_size=6))
 def test_text_that_grows_is_bounded_whatever_comes(events: list[tuple[str, Any]]) -> None:
     growth, now = Growth(), 0.0
-    growth.add("message.part.updated", {"part": {"id": "prt_1", "type": "text", "text": ""}}, now)
+    grow(growth, "message.part.updated", {"part": {"id": "prt_1", "type": "text", "text": ""}}, now)
     for kind, properties in events:
-        growth.add(kind, properties if isinstance(properties, dict) else {}, now)
+        grow(growth, kind, properties if isinstance(properties, dict) else {}, now)
     for _ in range(20):
-        growth.add("message.part.delta", {"partID": "prt_1", "field": "text", "delta": "y " * 5_000}, now)
+        grow(growth, "message.part.delta", {"partID": "prt_1", "field": "text", "delta": "y " * 5_000}, now)
         now += 2
         assert "prt_1" in [line.content["partID"] for line in growth.due(now)]
         assert list(growth.due(now)) == []

@@ -106,12 +106,11 @@ def test_no_half_of_a_secret_that_an_agent_writes_in_pieces_is_stored(sizes: lis
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.booleans(), st.booleans())
 def test_a_text_of_opencode_is_written_once_and_whole(sizes: list[int], ends: bool, lost: bool) -> None:
     text, growth, now = f"The key is {SECRET} there.", Growth(), 0.0
-    part = {"id": "prt_1", "type": "text", "messageID": "msg_1", "text": ""}
-    growth.add("message.part.updated", {"part": part}, now)
+    growth.begin("prt_1", "msg_1", "text", now)
     lines: list[Line] = []
     for piece in pieces(text, sizes):
         now += 2
-        growth.add("message.part.delta", {"partID": "prt_1", "field": "text", "delta": piece}, now)
+        growth.add("prt_1", piece)
         lines += growth.due(now)
         assert not halves(shown(lines))
     if lost:
@@ -129,9 +128,8 @@ def test_a_text_that_the_turns_end_cuts_shows_no_half_of_a_secret() -> None:
     text = f"The key is {SECRET}"
     for at in range(len(text)):
         growth = Growth()
-        part = {"id": "prt_1", "type": "text", "messageID": "msg_1", "text": ""}
-        growth.add("message.part.updated", {"part": part}, 0)
-        growth.add("message.part.delta", {"partID": "prt_1", "field": "text", "delta": text[:at]}, 0)
+        growth.begin("prt_1", "msg_1", "text", 0)
+        growth.add("prt_1", text[:at])
         with case(text[:at]):
             assert not halves(shown(growth.unfinished()))
 

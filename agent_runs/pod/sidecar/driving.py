@@ -24,28 +24,31 @@ from typing import Any
 from agent_runs.pod.sidecar import shared
 from agent_runs.pod.sidecar.drivers import Driver
 from agent_runs.pod.sidecar.drivers.acp import AcpAgent
+from agent_runs.pod.sidecar.drivers.folder import (
+    ABORTED_CODE,
+    END,
+    EVENTS,
+    MAX_PROMPT,
+    PROMPT,
+    TURN,
+    has_ended,
+    read_json,
+)
 from agent_runs.pod.sidecar.drivers.opencode_server import OpenCodeServer
 from agent_runs.pod.sidecar.output import Stream
 from agent_runs.pod.sidecar.tokens import write_tokens
 
-EVENTS, TURN, END, PROMPT = "events", "turn.json", "end", "prompt"
-"""Names in the driver's folder."""
-ORDERS, WORKING, ENVIRONMENT, IDLE = "orders", "turn", "environment", "idle"
-"""Names in the folder that both containers share: the FIFO, a file while the agent works, the variables of its run, and
-the word of the last order to rest, once nothing of the run is left running."""
-ACP = "acp"
-"""What `driver` of the turn says of such an agent."""
+WORKING, ENVIRONMENT, IDLE = "turn", "environment", "idle"
+"""Names in the folder that both containers share: a file while the agent works, the variables of its run, and the word
+of the last order to rest, once nothing of the run is left running."""
 RESTART_SECONDS = 0.5
 """Before a driver that failed ends, so that it is not replaced all the time. One that was killed is, at once."""
 MAX_DRIVERS = 100
 """After so many that ended without a result the turn is lost: the driver has a bug."""
 MAX_TURNS = 100
 """Of one server; its memory grows slowly with them."""
-ABORTED = 128 + signal.SIGTERM
-"""Exit code of a server whose turn was aborted."""
 IDLE_SECONDS, LOOK_SECONDS = 4.0, 0.01
 """For the agent's container to end what the run before has left; and between looks."""
-MAX_PROMPT = 64 * 1024 * 1024
 DETAIL_LIMIT = 300
 """Characters of why a turn ended otherwise."""
 
@@ -62,28 +65,24 @@ class Driving:
             may use while it rests, `pod`, a digest of what the pod is made of, and `variables`, the names of those that
             are about one run.
         address: of the API proxy.
+        container_has_ended: whether the agent's container has.
 
     Attributes:
         events: what the driver of this turn writes.
         rests_until: by the monotonic clock; None while it works.
     """
 
-    def __init__(self, output: str, own: str, turn: str, address: str) -> None:
+    def __init__(self, output: str, own: str, turn: str, address: str, container_has_ended: Callable[[], bool]) -> None:
         self._output, self._own, self._address = output, own, address
+        self._container_has_ended = container_has_ended
         with open(turn) as file:  # noqa: PTH123 - pathlib is not needed here
             known = json.load(file)
         self._keep_warm, max_age = float(known.pop("keep_warm", 0)), float(known.pop("max_age", 0))
         self._rests_before = time.monotonic() + max_age - self._keep_warm
-        self._pod, self._variables, max_memory = (
-            known.pop("pod", None),
-            known.pop("variables", []),
-            int(known.pop("max_memory", 0)),
-        )
-        self._driver: Driver = (
-            AcpAgent(output, address, self._order) if known.get("driver") == ACP else OpenCodeServer(output, max_memory)
-        )
-        shared.make_fifo(output, ORDERS)
-        self._orders = shared.open_fifo(output, ORDERS, os.O_RDWR)
+        self._pod, self._variables = known.pop("pod", None), known.pop("variables", [])
+        self._driver = self._choose(known.pop("driver", None), int(known.pop("max_memory", 0)))
+        shared.make_fifo(output, shared.ORDERS)
+        self._orders = shared.open_fifo(output, shared.ORDERS, os.O_RDWR)
         self._process = self._processes = self._turns = 0
         self._end: dict[str, Any] = {}
         self._aborted = False
@@ -93,6 +92,11 @@ class Driving:
         self._idle_word = b""
         self.events = self._new_turn(known)
 
+    def _choose(self, name: str | None, max_memory: int) -> Driver:
+        if name == "acp":
+            return AcpAgent(self._output, self._address, self._order)
+        return OpenCodeServer(self._output, max_memory)
+
     def _new_turn(self, known: dict[str, Any]) -> Stream:
         """Make the driver's folder; the one before is no longer needed."""
         if self._turns:
@@ -101,12 +105,9 @@ class Driving:
         self._turns += 1
         self._processes, self._end, self.rests_until = 0, {}, None
         os.mkdir(self._folder, 0o700)  # noqa: PTH102 - pathlib is not needed here
-        text = known.pop("text", None)
-        shared.write(self._folder, PROMPT, _prompt_in(known["prompt"]) if text is None else text)
-        known["prompt"] = _join(self._folder, PROMPT)
-        self._directory = known["directory"]
-        known["read_to"] = self._read_to.get(known.get("session"), -1)
-        shared.write(self._folder, TURN, json.dumps({**known, **self._driver.reached}))
+        shared.write(self._folder, PROMPT, known.pop("text") if "text" in known else _text_in(known.pop("prompt")))
+        read_to = self._read_to.get(known.get("session"), -1)
+        shared.write(self._folder, TURN, json.dumps({**known, "read_to": read_to, **self._driver.reached}))
         return Stream(self._folder, b"o", EVENTS, report_as="stdout")
 
     @property
@@ -116,7 +117,7 @@ class Driving:
 
     @property
     def _folder(self) -> str:
-        return _join(self._own, f"turn-{self._turns}")
+        return f"{self._own}/turn-{self._turns}"
 
     # the driver
 
@@ -143,7 +144,7 @@ class Driving:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the frames are the forwarder's
             self._driver.load()(self._folder)
         finally:
-            time.sleep(0 if os.path.exists(_join(self._folder, END)) else RESTART_SECONDS)  # noqa: PTH110 - as above
+            time.sleep(0 if has_ended(self._folder) else RESTART_SECONDS)
             os._exit(0)
 
     def has_ended(self, process: int) -> bool:
@@ -152,8 +153,7 @@ class Driving:
             return False
         self._process = 0
         try:
-            with open(_join(self._folder, END)) as file:  # noqa: PTH123 - as above
-                self._end = json.load(file)
+            self._end = read_json(self._folder, END)
         except (OSError, ValueError):
             if self._processes < MAX_DRIVERS and not self._aborted:  # another driver would not know of the abort
                 self._start()
@@ -166,18 +166,13 @@ class Driving:
         """Let the server rest, or order what follows."""
         with contextlib.suppress(OSError):
             shared.remove(self._output, WORKING)
-        code, seq = self._end.get("code"), self._end.get("seq")
+        code, seq = self._end["code"], self._end.get("seq")
         if seq is not None:
-            self._read_to[self._end.get("session")] = seq
-        if (code, self._end.get("reason")) == (0, None) and self._may_rest:
+            self._read_to[self._end["session"]] = seq
+        if (code, self._end["reason"]) == (0, None) and self._may_rest:
             self._rest()
-            return
-        self._order(f"end {self._exit_code(code)}")
-
-    def _exit_code(self, code: Any) -> int:
-        if self._aborted:
-            return ABORTED
-        return code if isinstance(code, int) else 1
+        else:
+            self._order(f"end {ABORTED_CODE if self._aborted else code}")
 
     def abort(self) -> None:
         """End the turn; the driver tells the server, and writes what came of it."""
@@ -199,11 +194,9 @@ class Driving:
         """Return the last frame with what the driver knows: how the turn was made, and how it was lost."""
         reason, detail = self._end.get("reason"), str(self._end.get("detail") or "")[:DETAIL_LIMIT]
         lost = reason if reason not in (None, "aborted") else None
-        code = {"exit_code": 0} if self.rests_until is not None else {}
-        resting = {"rests": True} if self.rests_until is not None else {}
         if lost and not frame["error"]:
             frame = {**frame, "error": lost, "detail": detail}
-        return {**frame, **code, **resting}
+        return frame if self.rests_until is None else {**frame, "exit_code": 0, "rests": True}
 
     def _order(self, order: str) -> None:
         with contextlib.suppress(BlockingIOError):  # the agent has filled the FIFO, and only harms itself
@@ -242,43 +235,46 @@ class Driving:
         """Return the answer to the same claim before; nothing if it is another one."""
         return self._claim if self._claim and self._claim["id"] == claim["id"] else {}
 
-    def claimed(self, claim: dict[str, Any], first: int, has_ended: Callable[[], bool]) -> dict[str, Any]:
+    def claimed(self, claim: dict[str, Any], first: int) -> dict[str, Any]:
         """Take the next turn, unless there is a reason against it; the answer has that.
 
         Args:
             claim: `id`, `pod`, `turn` (the driver's, with `text` for the prompt), `environment`, `paths` (variables
                 whose values follow the address of the API proxy) and `tokens`.
             first: number of its first frame.
-            has_ended: whether the agent's container has.
         """
         if self.rests_until is None:
             return {"accepted": False, "reason": "the pod does not rest"}
         if claim["pod"] != self._pod:
             return {"accepted": False, "reason": "the pod is made for another configuration"}
         given = {**claim["environment"], **{name: self._address + path for name, path in claim["paths"].items()}}
-        if not self._takes({**dict.fromkeys(self._variables), **given}, has_ended):
+        if not self._takes({**dict.fromkeys(self._variables), **given}):
             self._forget_run()
-            if self._driver.begins_late:
-                self.end_rest()
+            self.end_rest()
             return {"accepted": False, "reason": "the agent's container does not answer"}
         write_tokens(self._own, claim["tokens"])
         self.events = self._new_turn(claim["turn"])
         self._claim = {"id": claim["id"], "accepted": True, "first": first, "at": time.time()}
         return self._claim
 
-    def _takes(self, variables: dict[str, str | None], has_ended: Callable[[], bool]) -> bool:
+    def _takes(self, variables: dict[str, str | None]) -> bool:
         """Give the agent's container the variables of the next run; whether it is ready for that run."""
-
-        def within(seconds: float, true: Callable[[], bool]) -> bool:
-            return _within(seconds, true, has_ended)
-
-        if not within(IDLE_SECONDS, self._is_idle):
+        if not self._within(IDLE_SECONDS, self._is_idle):
             return False
         try:
             shared.write(self._output, ENVIRONMENT, _exports(variables))
-            return self._driver.take(self._directory, within)
+            return self._driver.take(self._within)
         except OSError:  # the agent has put something else in their place
             return False
+
+    def _within(self, seconds: float, true: Callable[[], bool]) -> bool:
+        """Whether it is true within that time, while the agent's container runs."""
+        end = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > end or self._container_has_ended():
+                return False
+            time.sleep(LOOK_SECONDS)
+        return True
 
     def rotate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change the tokens of the run that has claimed the server."""
@@ -288,17 +284,8 @@ class Driving:
         return {"accepted": True}
 
 
-def _within(seconds: float, true: Callable[[], bool], has_ended: Callable[[], bool]) -> bool:
-    """Whether it is true within that time, while the agent's container runs."""
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end or has_ended():
-            return False
-        time.sleep(LOOK_SECONDS)
-    return True
-
-
-def _prompt_in(path: str) -> str:
+def _text_in(path: str) -> str:
+    """What is in a file, which the agent may have exchanged."""
     folder, _, name = path.rpartition("/")
     return shared.read(folder, name, MAX_PROMPT).decode("utf-8", "replace")
 
@@ -309,7 +296,3 @@ def _exports(variables: dict[str, str | None]) -> str:
         f"unset {name}\n" if value is None else f"export {name}={shlex.quote(value)}\n"
         for name, value in variables.items()
     )
-
-
-def _join(folder: str, name: str) -> str:
-    return os.path.join(folder, name)  # noqa: PTH118 - pathlib is large

@@ -62,7 +62,7 @@ class Sidecar:
         self._runner = Runner(output)
         self._upstream = Upstream.read(os.environ[UPSTREAM]) if UPSTREAM in os.environ else None
         self._listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG) if self._upstream else None
-        self._driving = Driving(output, own, turn, self.address) if turn else None
+        self._driving = Driving(output, own, turn, self.address, self._runner.has_ended) if turn else None
         self._has_claim = False
         self._output = Output(output, _write, driven=self._driving.events if self._driving else None)
         self._control = Control(own, self._output.repeat, self._answer)
@@ -119,7 +119,7 @@ class Sidecar:
             if self._driving and self._stop_requested:
                 self._driving.abort()
             self._wait(self._next_look(grown=grown))
-            grown = not self._rests and self._output.forward()
+            grown = not self._output.has_ended and self._output.forward()
             if self._driving and self._rests and self._rest_left <= 0:
                 self._driving.end_rest()
         return True
@@ -144,7 +144,7 @@ class Sidecar:
         if kind == "rotate":
             return self._driving.rotate(request)
         first = self._output.number + 1
-        answer = self._driving.claimed(request, first, self._runner.has_ended)
+        answer = self._driving.claimed(request, first)
         if answer["accepted"]:
             self._control.acknowledged = False
             self._output.begin_turn(self._driving.events)

@@ -12,6 +12,9 @@ import os
 import stat
 from collections.abc import Callable
 
+ORDERS = "orders"
+"""Name of the FIFO through which commands go to the script in the agent's container (`driving`)."""
+
 
 def open_file(folder: str, name: str, flags: int) -> int:
     """Open a regular file.

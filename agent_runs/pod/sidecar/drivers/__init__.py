@@ -14,11 +14,9 @@ class Driver(Protocol):
 
     Attributes:
         lost: why a turn ended otherwise if the agent's container ended first.
-        begins_late: an agent that was to take a turn, and did not in time, may begin it later.
     """
 
     lost: str
-    begins_late: bool
 
     def ready(self, *, may_rest: bool) -> tuple[str, ...]:
         """Words for the agent's container, before it starts."""
@@ -37,11 +35,10 @@ class Driver(Protocol):
         """The limit in the order to rest."""
         ...
 
-    def take(self, directory: str, within: Callable[[float, Callable[[], bool]], bool]) -> bool:
-        """Whether an agent that rests takes the next turn.
+    def take(self, within: Callable[[float, Callable[[], bool]], bool]) -> bool:
+        """Whether an agent that rests takes the next turn. One that does not is ended, so it may begin late.
 
         Args:
-            directory: of the turn before.
             within: waits for something for so many seconds, while the agent's container runs.
 
         Raises:

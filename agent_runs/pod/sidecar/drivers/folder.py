@@ -8,24 +8,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agent_runs.pod.sidecar.drivers.lines import prose
 
-TURN, STATE, END, EVENTS = "turn.json", "state", "end", "events"
+TURN, PROMPT, STATE, END, EVENTS = "turn.json", "prompt", "state", "end", "events"
 MAX_DETAIL = 1000
 MAX_PROMPT = 64 * 1024 * 1024
-
-
-def prompt_text(path: str) -> str:
-    """Return the prompt, of which the driver's folder has a copy.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not needed here
-        return file.read(MAX_PROMPT).decode("utf-8", "replace")
+ABORTED_CODE = 128 + signal.SIGTERM
 
 
 class End(NamedTuple):
@@ -44,31 +36,63 @@ class End(NamedTuple):
     session: str | None = None
     seq: int | None = None
 
-    def write(self, folder: str) -> None:
-        """Write it.
 
-        Raises:
-            OSError: the disk is full.
-        """
-        replace(f"{folder}/{END}", {**self._asdict(), "detail": prose(self.detail, MAX_DETAIL)})
+def aborted(session: str, *, sent: bool) -> End:
+    """Return the end of a turn that SIGTERM ended.
 
-
-def has_ended(folder: str) -> bool:
-    """Return whether there is an end."""
-    return os.access(f"{folder}/{END}", os.F_OK)
+    Args:
+        sent: the prompt may have reached the agent.
+    """
+    return End(ABORTED_CODE, "aborted", "" if sent else "aborted before the prompt was sent", session or None)
 
 
-def replace(path: str, content: dict[str, Any]) -> None:
-    """Replace a file by one with this JSON, which is on the disk then.
+def read_prompt(folder: str) -> str:
+    """Return the prompt.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(f"{folder}/{PROMPT}", "rb") as file:  # noqa: PTH123 - pathlib is not needed here
+        return file.read(MAX_PROMPT).decode("utf-8", "replace")
+
+
+def read_json(folder: str, name: str) -> dict[str, Any]:
+    """Return what is in a file.
+
+    Raises:
+        OSError, ValueError: there is none, or it is not JSON.
+    """
+    with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123 - as above
+        content: dict[str, Any] = json.load(file)
+        return content
+
+
+def read_state(folder: str) -> dict[str, Any]:
+    """Return how far it is; nothing at its beginning.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    return read_json(folder, STATE) if os.path.exists(f"{folder}/{STATE}") else {}  # noqa: PTH110 - as above
+
+
+def write_json(folder: str, name: str, content: dict[str, Any]) -> None:
+    """Replace a file, whose content is on the disk then.
 
     Raises:
         OSError: the disk is full.
     """
+    path = f"{folder}/{name}"
     with open(path + ".new", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
         json.dump(content, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(path + ".new", path)  # noqa: PTH105 - as above
+
+
+def has_ended(folder: str) -> bool:
+    """Return whether there is an end."""
+    return os.path.exists(f"{folder}/{END}")  # noqa: PTH110 - as above
 
 
 def drive_to_end(folder: str, run: Callable[[], End], failed: Callable[[Exception], End]) -> None:
@@ -84,4 +108,4 @@ def drive_to_end(folder: str, run: Callable[[], End], failed: Callable[[Exceptio
     except Exception as error:  # noqa: BLE001 - whoever waits for the end must get one
         end = failed(error)
     with contextlib.suppress(OSError):
-        end.write(folder)
+        write_json(folder, END, {**end._asdict(), "detail": prose(end.detail, MAX_DETAIL)})

@@ -7,9 +7,8 @@ growth has the length, and the text only if the turn ends before it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, Line, dictionary, text, whole_words
+from agent_runs.pod.sidecar.drivers.lines import Line, whole_words
 
 MIN_SECONDS = 1.0
 MAX_TEXT = 64 * 1024
@@ -18,19 +17,20 @@ MAX_PARTS = 32
 
 
 class Growth:
-    """The parts that grow. Only live events show it, so a part stops growing here when some of them are lost."""
+    """The parts that grow. A part stops growing here when some of what it grew by is lost."""
 
     def __init__(self) -> None:
         self._parts: dict[str, _Part] = {}
 
-    def add(self, kind: str, properties: dict[str, Any], now: float) -> None:
-        """Take a live event of the session."""
-        if kind == "message.part.delta":
-            part = self._parts.get(text(properties.get("partID"), MAX_NAME))
-            if part is not None and properties.get("field") == "text":
-                part.add(text(properties.get("delta"), MAX_TEXT))
-        elif kind == "message.part.updated":
-            self._update(dictionary(properties.get("part")), now)
+    def begin(self, part: str, message: str, kind: str, now: float) -> None:
+        """Take note of a part that has no text yet: `text` or `reasoning`."""
+        if len(self._parts) < MAX_PARTS:
+            self._parts[part] = _Part({"partID": part, "messageID": message, "kind": kind}, now)
+
+    def add(self, part: str, delta: str) -> None:
+        """Take what a part has grown by."""
+        if part in self._parts:
+            self._parts[part].add(delta)
 
     def due(self, now: float) -> Iterator[Line]:
         """Return what has grown for long enough."""
@@ -39,13 +39,13 @@ class Growth:
                 yield part.line(now)
 
     def stop(self) -> None:
-        """Keep the parts as they are: events may be lost."""
+        """Keep the parts as they are: some of what they grow by may be lost."""
         for part in self._parts.values():
             part.stopped = True
 
-    def end(self, name: str) -> None:
+    def end(self, part: str) -> None:
         """Forget a part that is written whole."""
-        self._parts.pop(name, None)
+        self._parts.pop(part, None)
 
     def unfinished(self) -> Iterator[Line]:
         """Return the texts that will not be written whole, once the turn has ended."""
@@ -53,17 +53,9 @@ class Growth:
             if part.text:
                 yield part.line(0.0, text=whole_words(part.text))
 
-    def _update(self, part: dict[str, Any], now: float) -> None:
-        name = text(part.get("id"), MAX_NAME)
-        if dictionary(part.get("time")).get("end"):
-            self.end(name)
-        elif part.get("type") in ("text", "reasoning") and part.get("text") == "" and len(self._parts) < MAX_PARTS:
-            content = {"partID": name, "messageID": text(part.get("messageID"), MAX_NAME), "kind": str(part["type"])}
-            self._parts[name] = _Part(content, now)
-
 
 class _Part:
-    def __init__(self, content: dict[str, Any], now: float) -> None:
+    def __init__(self, content: dict[str, str], now: float) -> None:
         self._content = content
         self.text = ""
         self._length = 0

@@ -15,8 +15,8 @@ MAX_TOOLS = 1024
 """Tool calls that are known to run at the same time."""
 MIN_WORD = 8
 """Characters of the shortest secret that the worker looks for."""
-JOURNALED = frozenset({"step_start", "step_finish", "text", "reasoning", "tool_use", "tool_running", "event_left_out"})
-"""Lines that are made of the journal's events only."""
+UNKNOWN_SESSION = {"name": "NotFoundError", "data": {"message": "Session not found"}}
+"""OpenCode's error for a session that is to be resumed and is not there."""
 
 
 class Line(NamedTuple):

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Set as AbstractSet
 
-from agent_runs.pod.sidecar.drivers.lines import JOURNALED, Line, dictionary, encoded, integer, text
-from agent_runs.pod.sidecar.drivers.opencode_server.children import MAX_CHILDREN, STEP
+from agent_runs.pod.sidecar.drivers.lines import Line, encoded
 
-MAX_ERRORS = 100
-"""Errors that are remembered, and that are written."""
-MAX_MESSAGE, MAX_REJECTED = 2000, 1000
 _HEAD = 600
 _TYPE = re.compile(rb'\{"type":"([a-z_]{1,40})","timestamp":(\d{1,16})')
 _PIECE = 1024 * 1024
@@ -24,43 +17,40 @@ _PIECE = 1024 * 1024
 class Record:
     """The lines that are written.
 
-    Args:
-        counted: types of the lines that are made of what the agent does, and of that alone.
+    A driver that takes the place of a killed one makes the same lines again, in order: those that are written already
+    are left out.
 
-    Attributes:
-        journaled: how many of them there are.
-        errors: how many there are of each.
-        rejected: requests for a permission.
-        children: sub-agents' sessions, each with the `seq` of its newest line.
+    Args:
+        live: types of the lines that no driver makes again.
     """
 
-    def __init__(self, path: str, session: str, counted: Callable[[str], bool] = JOURNALED.__contains__) -> None:
+    def __init__(self, path: str, session: str, live: AbstractSet[str]) -> None:
         """Raises OSError if it cannot be read and written."""
         self.session = session
-        self._counts = counted
-        self.journaled = 0
-        self.errors: Counter[tuple[str, str]] = Counter()
-        self.rejected: set[str] = set()
-        self.children: dict[str, int] = {}
+        self._live = live
+        self._repeated = 0  # lines of an earlier driver that this one has still to make
         self._last = 0
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         os.ftruncate(self._file, self._read())
 
     def write(self, line: Line) -> None:
-        """Append one.
+        """Append one, unless an earlier driver has.
 
         Raises:
             OSError: the disk is full. What is written of the line then is cut at the next start.
         """
+        if self._repeated and line.type not in self._live:
+            self._repeated -= 1
+            return
         self._last = max(int(time.time() * 1000), self._last)
         data = encoded(line, self._last, self.session)
         left = memoryview(data)
         while left:
             left = left[os.write(self._file, left) :]
-        self._note(data)
+        self._take(data)
 
-    def close(self) -> None:
-        os.close(self._file)
+    def note(self, kind: str, line: bytes) -> None:
+        """Take note of a line that is in the file."""
 
     def _read(self) -> int:
         """Take note of all whole lines, and return where they end."""
@@ -70,27 +60,16 @@ class Record:
             while line := file.readline():
                 if not line.endswith(b"\n"):
                     break
-                self._note(line)
+                kind = self._take(line)
+                self._repeated += kind != "" and kind not in self._live
                 end += len(line)
         return end
 
-    def _note(self, line: bytes) -> None:
+    def _take(self, line: bytes) -> str:
+        """Take note of a line that is in the file, and return its type; empty if it has none."""
         found = _TYPE.match(line[:_HEAD])
         if found is None:
-            return
+            return ""
         kind, self._last = found[1].decode(), max(int(found[2]), self._last)
-        self.journaled += self._counts(kind)
-        if kind == "error" and len(self.errors) < MAX_ERRORS:
-            self.errors[error_key(json.loads(line).get("error"))] += 1
-        elif kind == "permission_rejected" and len(self.rejected) < MAX_REJECTED:
-            self.rejected.add(str(json.loads(line).get("requestID")))
-        elif kind == STEP and len(self.children) < MAX_CHILDREN:
-            step = json.loads(line)
-            self.children[text(step.get("child"), MAX_MESSAGE)] = integer(step.get("seq"))
-
-
-def error_key(error: object) -> tuple[str, str]:
-    """Return by what two reports of one error are the same."""
-    fields: dict[str, Any] = dictionary(error)
-    data = dictionary(fields.get("data"))
-    return text(fields.get("name"), 200), text(data.get("message"), MAX_MESSAGE)
+        self.note(kind, line)
+        return kind

@@ -27,7 +27,6 @@ class AcpAgent:
     """
 
     lost = "agent_lost"
-    begins_late = True
 
     def __init__(self, output: str, address: str, order: Callable[[str], None]) -> None:
         self._output, self._address, self._order = output, address, order
@@ -54,7 +53,7 @@ class AcpAgent:
         """Seconds, after which the agent's container ends by itself."""
         return int(keep_warm) + DEAD_SECONDS
 
-    def take(self, directory: str, within: Callable[[float, Callable[[], bool]], bool]) -> bool:  # noqa: ARG002
+    def take(self, within: Callable[[float, Callable[[], bool]], bool]) -> bool:
         """Whether the agent's container has begun the next run."""
         self._make_channel()
         self._order("run")

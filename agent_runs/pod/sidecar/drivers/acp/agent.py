@@ -14,10 +14,11 @@ import time
 from typing import NamedTuple
 
 from agent_runs.pod.sidecar import shared
+from agent_runs.pod.sidecar.drivers.acp import INPUT, PROTOCOL
 from agent_runs.pod.sidecar.drivers.waiting import Waiter
 from agent_runs.pod.sidecar.watching import Watch
 
-INPUT, PROTOCOL, ORDERS, USAGE, ENDED = "input", "protocol", "orders", "usage", "ended"
+USAGE, ENDED = "usage", "ended"
 """Names in the folder; see `acp.sh`."""
 PIECE = 64 * 1024
 """Bytes that are read at once."""
@@ -179,7 +180,7 @@ class Agent:
         with contextlib.suppress(OSError):
             shared.remove(self._folder, USAGE)
         try:
-            orders = shared.open_fifo(self._folder, ORDERS, os.O_WRONLY)
+            orders = shared.open_fifo(self._folder, shared.ORDERS, os.O_WRONLY)
         except OSError:
             return b""
         with contextlib.suppress(OSError):

@@ -17,9 +17,9 @@ from agent_runs.pod.sidecar.drivers.acp.mapping import CHUNKS, HISTORY, Mapping
 from agent_runs.pod.sidecar.drivers.acp.messages import Message, Refusal, answer, message, notification, request
 from agent_runs.pod.sidecar.drivers.acp.turn import State, Turn
 from agent_runs.pod.sidecar.drivers.acp.usage import FILES, Used, cost_of, of_file, of_result
-from agent_runs.pod.sidecar.drivers.folder import EVENTS, End, drive_to_end
+from agent_runs.pod.sidecar.drivers.folder import EVENTS, STATE, End, aborted, drive_to_end, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, text
+from agent_runs.pod.sidecar.drivers.lines import UNKNOWN_SESSION, Line, dictionary, text
 from agent_runs.pod.sidecar.drivers.record import Record
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
@@ -35,16 +35,13 @@ ABORT_SECONDS = 10.0
 """For the answer to a cancel, which takes a busy machine some seconds."""
 WRITING_SECONDS = 1.0
 """For a session's file to have what the agent writes of the turn after its answer."""
-ABORTED_CODE = 143
-"""Of a process that SIGTERM ended."""
 MAX_SESSION = 128
 MAX_ANSWERED = 10_000
-NOT_THE_AGENTS = frozenset({"text_growth"})
-"""Lines whose number is another one each time."""
+LIVE = frozenset({"text_growth"})
+"""Types of the lines whose number is another one each time."""
 PROMPT: Final = "prompt"
 NUMBERS: Final = {
-    name: number
-    for number, name in enumerate(("initialize", "authenticate", "session", "mode", "model", "effort", PROMPT), 1)
+    name: number for number, name in enumerate(("initialize", "authenticate", "session", "mode", "model", PROMPT), 1)
 }
 """Of the requests, so that a later driver knows their answers."""
 UNKNOWN_METHOD: Final = {"code": -32601, "message": "Method not found"}
@@ -95,8 +92,7 @@ class _Drive:
         self._state, self._turn = State.read(folder), Turn.read(folder)
         self._profile = self._turn.profile
         self._session = self._state.session
-        self._record = Record(f"{folder}/{EVENTS}", "", lambda kind: kind not in NOT_THE_AGENTS)
-        self._unread = self._record.journaled
+        self._record = Record(f"{folder}/{EVENTS}", "", LIVE)
         self._agent = Agent(self._turn.output, self._waiter)
         self._answers: dict[int, Message] = {}
         self._history = 0
@@ -149,7 +145,7 @@ class _Drive:
         if profile.authenticate:
             self._request("authenticate", "authenticate", {"methodId": profile.authenticate})
         place = {"cwd": turn.directory, "mcpServers": turn.mcp_servers()}
-        if turn.session and not (profile.loads_sessions and capabilities.get("loadSession")):
+        if turn.session and not capabilities.get("loadSession"):
             raise Refused("session", {"message": "Session not found"}, None)
         if turn.session:
             opened = self._request("session", "session/load", {"sessionId": turn.session, **place})
@@ -161,21 +157,15 @@ class _Drive:
         self._configure(opened)
 
     def _configure(self, opened: dict[str, Any]) -> None:
-        """Choose mode, model and effort, as far as they are not chosen in other ways."""
+        """Choose mode and model, as far as they are not chosen in other ways."""
         turn, profile, session = self._turn, self._profile, {"sessionId": self._session}
         if profile.mode and dictionary(opened.get("modes")).get("currentModeId") != profile.mode:
             self._request("mode", "session/set_mode", {**session, "modeId": profile.mode})
         if profile.model_option == "session/set_model":
             self._request("model", "session/set_model", {**session, "modelId": turn.model})
         elif profile.model_option:
-            self._set("model", profile.model_option, turn.model)
-        if profile.effort_option and turn.effort:
-            self._set("effort", profile.effort_option, turn.effort)
-
-    def _set(self, name: str, option: str, value: str) -> None:
-        self._request(
-            name, "session/set_config_option", {"sessionId": self._session, "configId": option, "value": value}
-        )
+            option = {"configId": profile.model_option, "value": turn.model}
+            self._request("model", "session/set_config_option", {**session, **option})
 
     # requests before the prompt
 
@@ -206,18 +196,17 @@ class _Drive:
         if session and error.name == "session" and (
             error.kept is None or refusal.is_one_of(self._profile.unknown_session)
         ):  # fmt: skip
-            known = {"name": "NotFoundError", "data": {"message": "Session not found"}}
-            self._emit(Line("error", {"error": known, **({"acp": error.kept} if error.kept else {})}))
+            self._record.write(Line("error", {"error": UNKNOWN_SESSION, **({"acp": error.kept} if error.kept else {})}))
             return End(1, None, "Session not found", session)
         known = refusal.known(self._profile.errors) or {}
         if known:
-            self._emit(Line("error", {"error": known, "acp": error.kept}))
+            self._record.write(Line("error", {"error": known, "acp": error.kept}))
             return End(1, None, refusal.shown, session)
         return self._failed(PROTOCOL, f"{error.name} was answered with the error {refusal.code}: {refusal.shown}")
 
     def _note(self, **changes: Any) -> None:
         self._state = self._state._replace(**changes)
-        self._state.write(self._folder)
+        write_json(self._folder, STATE, self._state._asdict())
 
     # the prompt
 
@@ -232,7 +221,7 @@ class _Drive:
     def _send_prompt(self) -> None:
         if self._turn.session:
             self._await_quiet()
-        blocks = [{"type": "text", "text": self._turn.text()}]
+        blocks = [{"type": "text", "text": read_prompt(self._folder)}]
         line = request(NUMBERS[PROMPT], "session/prompt", {"sessionId": self._session, "prompt": blocks})
         self._note(asked=(*self._state.asked, PROMPT), mark=self._agent.at, session=self._session)
         self._begin_turn()
@@ -262,9 +251,9 @@ class _Drive:
         self._mapping = Mapping(self._session, self._profile.informational, self._profile.usage)
         self._cost_before = self._cost or 0.0
         self._cost = None
-        self._emit(Line("session_status", {"status": "busy"}))
+        self._record.write(Line("session_status", {"status": "busy"}))
         if self._history:
-            self._emit(
+            self._record.write(
                 Line("acp_update", {"acp": {"leftOut": "updates that repeat the session", "count": self._history}})
             )
 
@@ -309,12 +298,12 @@ class _Drive:
             self._history += 1
             return
         self._note_cost(taken)
-        self._emit(Line("acp_update", {"acp": taken.kept}))
+        self._record.write(Line("acp_update", {"acp": taken.kept}))
 
     def _take_update(self, mapping: Mapping, taken: Message) -> None:
         self._note_cost(taken)
         for line in mapping.add(taken):
-            self._emit(line)
+            self._record.write(line)
         self._grow(mapping, taken)
 
     def _note_cost(self, taken: Message) -> None:
@@ -325,12 +314,6 @@ class _Drive:
     def _is_answer(self, taken: Message, name: str) -> bool:
         return "method" not in taken.content and taken.content.get("id") == NUMBERS[name]
 
-    def _emit(self, line: Line) -> None:
-        if self._unread:
-            self._unread -= 1  # an earlier driver wrote it
-        else:
-            self._record.write(line)
-
     def _grow(self, mapping: Mapping, taken: Message) -> None:
         """Show a text that grows; one that an earlier driver has begun is shown when it is whole."""
         growing, now = mapping.growing, time.monotonic()
@@ -339,22 +322,21 @@ class _Drive:
             self._growth.end(self._growing)
             self._growing = name
             if growing and self._is_live:
-                part = {"type": growing[0], "id": name, "messageID": growing[2], "text": ""}
-                self._growth.add("message.part.updated", {"part": part}, now)
+                self._growth.begin(name, growing[2], growing[0], now)
         if name and taken.update.get("sessionUpdate") in CHUNKS:
             delta = text(dictionary(taken.update.get("content")).get("text"), 2**20)
-            self._growth.add("message.part.delta", {"partID": name, "field": "text", "delta": delta}, now)
+            self._growth.add(name, delta)
 
     # what the agent asks
 
     def _asked(self, taken: Message) -> None:
         if taken.content["method"] != "session/request_permission" or self._mapping is None:
-            self._emit(Line("acp_update", {"acp": taken.kept}))
+            self._record.write(Line("acp_update", {"acp": taken.kept}))
             self._answer(taken, error=UNKNOWN_METHOD)
             return
         rejects = self._profile.permissions != "allow"
         for line in self._mapping.asked(taken, rejected=rejects):
-            self._emit(line)
+            self._record.write(line)
         chosen = _option(taken, ("reject_once", "reject_always") if rejects else ("allow_once", "allow_always"))
         cancelled = chosen is None or self._waiter.stop_requested
         outcome = {"outcome": "cancelled"} if cancelled else {"outcome": "selected", "optionId": chosen}
@@ -405,7 +387,7 @@ class _Drive:
             self._listen(0)
         if self._late:
             left_out = {"leftOut": "updates after the end of the turn", "count": self._late}
-            self._emit(Line("acp_update", {"acp": left_out}))
+            self._record.write(Line("acp_update", {"acp": left_out}))
         return end
 
     def _end_of(self, result: Message) -> End:
@@ -418,19 +400,19 @@ class _Drive:
             return self._turn_failed(result, used)
         tokens = of_result(self._profile.usage, content) or used.tokens
         for line in mapping.finish(result, reason, tokens, self._spent(used)):
-            self._emit(line)
-        self._emit(Line("session_status", {"status": "idle"}))
+            self._record.write(line)
+        self._record.write(Line("session_status", {"status": "idle"}))
         return End(0, None, "", self._session)
 
     def _turn_failed(self, result: Message, used: Used | None = None) -> End:
         used = self._used() if used is None else used
         refusal = Refusal.of({"message": used.error} if used.error else result.content.get("error"))
         for line in self._the_mapping.fail(used.tokens, self._spent(used)):
-            self._emit(line)
+            self._record.write(line)
         known = refusal.known(self._profile.errors)
         if known is None and refusal.code in NOT_UNDERSTOOD:
             return self._failed(PROTOCOL, f"the prompt was answered with the error {refusal.code}: {refusal.shown}")
-        self._emit(Line("error", {"error": known or refusal.unknown(), "acp": result.kept}))
+        self._record.write(Line("error", {"error": known or refusal.unknown(), "acp": result.kept}))
         return End(1, None, refusal.shown, self._session)
 
     @property
@@ -461,8 +443,10 @@ class _Drive:
     def _failed(self, reason: str, detail: str) -> End:
         """The end by one of the reasons that have a name."""
         for line in self._mapping.abandon() if self._mapping else ():
-            self._emit(line)
-        self._emit(Line("error", {"error": {"name": ERRORS[reason], "data": {"message": f"{reason}: {detail}"}}}))
+            self._record.write(line)
+        self._record.write(
+            Line("error", {"error": {"name": ERRORS[reason], "data": {"message": f"{reason}: {detail}"}}})
+        )
         return End(1, reason, detail, self._session or None)
 
     def _abort(self) -> End:
@@ -470,8 +454,7 @@ class _Drive:
         self._waiter.ignores_stop = True
         mapping = self._mapping
         if mapping is None or PROMPT not in self._state.written:
-            detail = "" if PROMPT in self._state.asked else "aborted before the prompt was sent"
-            return End(ABORTED_CODE, "aborted", detail, self._session or None)
+            return aborted(self._session, sent=PROMPT in self._state.asked)
         end = time.monotonic() + ABORT_SECONDS
         with contextlib.suppress(AgentEnded, NotProtocol):
             if self._result is None:
@@ -483,8 +466,8 @@ class _Drive:
         if self._result and reason == "end_turn":
             return self._ended(self._result)
         for line in self._aborted_lines(mapping, result):
-            self._emit(line)
-        return End(ABORTED_CODE, "aborted", "", self._session)
+            self._record.write(line)
+        return aborted(self._session, sent=True)
 
     def _aborted_lines(self, mapping: Mapping, result: dict[str, Any]) -> list[Line]:
         if self._result is None:

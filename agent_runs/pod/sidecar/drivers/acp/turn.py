@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from agent_runs.pod.sidecar.drivers.folder import STATE, TURN, prompt_text, replace
+from agent_runs.pod.sidecar.drivers.folder import TURN, read_json, read_state
 
 
 class Pattern(NamedTuple):
@@ -32,7 +33,6 @@ class Profile(NamedTuple):
         authenticate: a method of `authenticate`; None: not needed.
         mode: of the session; None: the agent's own.
         model_option: `session/set_model`, or the id of a configuration option; None: set in another way.
-        effort_option: the id of a configuration option; None: set in another way.
         permissions: how the agent is answered that asks for one, `allow` or `reject`.
         usage: where the tokens are, a name of `usage`.
         usage_files: those of the agent's sessions, a glob below HOME.
@@ -43,9 +43,7 @@ class Profile(NamedTuple):
     authenticate: str | None
     mode: str | None
     model_option: str | None
-    effort_option: str | None
     permissions: str
-    loads_sessions: bool
     usage: str | None
     usage_files: str | None
     cost: str | None
@@ -65,9 +63,7 @@ class Profile(NamedTuple):
             authenticate=raw.get("authenticate"),
             mode=raw.get("mode"),
             model_option=raw.get("model_option"),
-            effort_option=raw.get("effort_option"),
             permissions=raw.get("permissions") or "allow",
-            loads_sessions=bool(raw.get("loads_sessions", True)),
             usage=raw.get("usage"),
             usage_files=raw.get("usage_files"),
             cost=raw.get("cost"),
@@ -93,7 +89,6 @@ class Turn(NamedTuple):
     Attributes:
         output: the folder that is shared with the agent's container.
         address: of the pod's API proxy.
-        prompt: the file with the prompt's text.
         directory: absolute; where the agent works.
         session: the one to resume.
         start_timeout: seconds for each answer that must come before the prompt.
@@ -101,11 +96,9 @@ class Turn(NamedTuple):
 
     output: str
     address: str
-    prompt: str
     directory: str
     session: str | None
     model: str
-    effort: str | None
     start_timeout: float
     profile: Profile
 
@@ -116,16 +109,13 @@ class Turn(NamedTuple):
         Raises:
             OSError, ValueError, KeyError, TypeError, re.error: there is none, or it lacks something.
         """
-        with open(f"{folder}/{TURN}", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is not needed here
-            raw = json.load(file)
+        raw = read_json(folder, TURN)
         return cls(
             output=str(raw["output"]),
             address=str(raw["address"]),
-            prompt=str(raw["prompt"]),
             directory=str(raw["directory"]),
             session=raw.get("session") or None,
             model=str(raw["model"]),
-            effort=raw.get("effort") or None,
             start_timeout=float(raw["start_timeout"]),
             profile=Profile.of(raw["profile"]),
         )
@@ -135,14 +125,6 @@ class Turn(NamedTuple):
         address = json.dumps(self.address)[1:-1]
         servers: list[Any] = json.loads(json.dumps(self.profile.mcp_servers).replace(API_ADDRESS, address))
         return servers
-
-    def text(self) -> str:
-        """Return the prompt.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        return prompt_text(self.prompt)
 
 
 class State(NamedTuple):
@@ -156,8 +138,8 @@ class State(NamedTuple):
         session: the agent's, once the prompt may have been sent.
     """
 
-    asked: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
+    asked: Sequence[str] = ()
+    written: Sequence[str] = ()
     mark: int | None = None
     session: str = ""
     end: int | None = None
@@ -167,19 +149,6 @@ class State(NamedTuple):
         """Read it; what never was written is the beginning.
 
         Raises:
-            OSError, ValueError, TypeError, KeyError: it cannot be read.
+            OSError, ValueError, TypeError: it cannot be read.
         """
-        try:
-            with open(f"{folder}/{STATE}", encoding="utf-8") as file:  # noqa: PTH123 - as above
-                raw = json.load(file)
-        except FileNotFoundError:
-            return cls()
-        return cls(tuple(raw["asked"]), tuple(raw["written"]), raw["mark"], raw["session"], raw["end"])
-
-    def write(self, folder: str) -> None:
-        """Replace it.
-
-        Raises:
-            OSError: the disk is full.
-        """
-        replace(f"{folder}/{STATE}", self._asdict())
+        return cls(**read_state(folder))

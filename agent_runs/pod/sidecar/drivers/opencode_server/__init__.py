@@ -19,7 +19,6 @@ class OpenCodeServer:
     """See `agent_runs.pod.sidecar.drivers.Driver`."""
 
     lost = "server_lost"
-    begins_late = False
 
     def __init__(self, output: str, max_memory: int) -> None:
         self._output, self._max_memory = output, max_memory
@@ -42,31 +41,27 @@ class OpenCodeServer:
         """KiB that it may use then."""
         return self._max_memory // 1024
 
-    def take(self, directory: str, within: Callable[[float, Callable[[], bool]], bool]) -> bool:  # noqa: ARG002
+    def take(self, within: Callable[[float, Callable[[], bool]], bool]) -> bool:  # noqa: ARG002 - a server is there
         """Whether the server answers. Asked by a child, which may wait and have signals."""
         child = os.fork()
         if not child:
             healthy = False
             try:
-                healthy = self._answers(directory)
+                healthy = self._answers()
             finally:
                 os._exit(0 if healthy else 1)
         return os.waitpid(child, 0)[1] == 0
 
-    def _answers(self, directory: str) -> bool:
+    def _answers(self) -> bool:
         # not above: see `load`
-        from agent_runs.pod.sidecar.drivers.opencode_server.server import (  # noqa: PLC0415
-            Server,
-            Unusable,
-            await_port,
-        )
+        from agent_runs.pod.sidecar.drivers.opencode_server.server import Unusable, await_port, check  # noqa: PLC0415
         from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, Wire  # noqa: PLC0415
         from agent_runs.pod.sidecar.drivers.waiting import Waiter  # noqa: PLC0415
 
         waiter = Waiter()
         try:
             port = await_port(f"{self._output}/{STDOUT}", 0, waiter)
-            Server(Wire(port, self._password, waiter, HEALTH_SECONDS), directory).check()
+            check(Wire(port, self._password, waiter, HEALTH_SECONDS))
         except (Unusable, NoAnswer):
             return False
         return True

@@ -17,16 +17,16 @@ import string
 import time
 from typing import Any
 
-from agent_runs.pod.sidecar.drivers.folder import EVENTS, End, drive_to_end
+from agent_runs.pod.sidecar.drivers.folder import EVENTS, STATE, End, aborted, drive_to_end, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, Line, dictionary, integer, prose, text
+from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, UNKNOWN_SESSION, Line, dictionary, integer, prose, text
 from agent_runs.pod.sidecar.drivers.opencode_server.children import Children
 from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
-from agent_runs.pod.sidecar.drivers.opencode_server.server import Server, UnknownSession, Unusable, await_port
-from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
+from agent_runs.pod.sidecar.drivers.opencode_server.record import MAX_ERRORS, TurnRecord, error_key
+from agent_runs.pod.sidecar.drivers.opencode_server.server import Server, UnknownSession, Unusable, await_port, check
+from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream, grow
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import State, Turn
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import ANSWER_SECONDS, NoAnswer, Wire
-from agent_runs.pod.sidecar.drivers.record import MAX_ERRORS, Record, error_key
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
 QUIET_SECONDS = 5.0
@@ -40,8 +40,6 @@ ABORT_SECONDS = 10.0
 LOST_SECONDS = 2.0
 """For which nobody listens at the server's port before it is lost."""
 RETRY_SECONDS, START_SECONDS = 0.1, 1.0
-ABORTED_CODE = 143
-"""Of a process that SIGTERM ended."""
 FAR_PARENTS = 8
 MAX_TEXT = 500
 
@@ -70,12 +68,11 @@ class _Drive:
         self._waiter = Waiter()
         self._state = State.read(folder)
         self._turn = Turn.read(folder)
-        self._record: Record
+        self._record: TurnRecord
         self._server: Server
         self._stream: Stream | None = None
         self._journal: Journal
         self._growth = Growth()
-        self._unread = 0
         self._live_errors: dict[tuple[str, str], int] = {}
         self._journal_errors: dict[tuple[str, str], int] = {}
         self._failed_message = ""
@@ -93,7 +90,7 @@ class _Drive:
         try:
             end = self._run()
         except Aborted:
-            return End(ABORTED_CODE, "aborted", "aborted before the prompt was sent", self._state.session or None)
+            return aborted(self._state.session, sent=self._state.sent)
         for line in self._growth.unfinished():
             self._record.write(line)
         return end
@@ -117,15 +114,15 @@ class _Drive:
         """Come to a session that is ready for the prompt, and to a stream of its events."""
         turn = self._turn
         port = await_port(turn.server, turn.start_timeout, self._waiter)
-        self._server = Server(Wire(port, turn.password, self._waiter), self._state.directory or turn.directory)
-        self._server.check()
+        wire = Wire(port, turn.password, self._waiter)
+        check(wire)
+        self._server = Server(wire, self._state.directory or turn.directory)
         if not self._state.session:
             self._note(**self._session())
         state = self._state
-        self._record = Record(f"{self._folder}/{EVENTS}", state.session)
+        self._record = TurnRecord(f"{self._folder}/{EVENTS}", state.session)
         self._children = Children(state.session, state.message, self._record.children)
         self._skip_others()
-        self._unread = self._record.journaled
         self._live_errors = dict(self._record.errors)
         self._journal = Journal(state.session, state.message, state.start, self._turn.read_to)
         self._reconnect()
@@ -159,9 +156,9 @@ class _Drive:
     def _unknown_session(self) -> End:
         """Write what makes the verdict: `opencode run` reports it on stderr only."""
         session = self._turn.session or ""
-        record = Record(f"{self._folder}/{EVENTS}", session)
+        record = TurnRecord(f"{self._folder}/{EVENTS}", session)
         if not record.errors:
-            record.write(Line("error", {"error": {"name": "NotFoundError", "data": {"message": "Session not found"}}}))
+            record.write(Line("error", {"error": UNKNOWN_SESSION}))
         return End(1, None, "Session not found", session)
 
     def _not_answered(self, error: Unusable | NoAnswer) -> End:
@@ -172,7 +169,7 @@ class _Drive:
 
     def _note(self, **changes: Any) -> None:
         self._state = self._state._replace(**changes)
-        self._state.write(self._folder)
+        write_json(self._folder, STATE, self._state._asdict())
 
     # the prompt
 
@@ -204,7 +201,7 @@ class _Drive:
         content: dict[str, Any] = {
             "messageID": state.message,
             "model": {"providerID": provider, "modelID": model},
-            "parts": [{"id": state.part, "type": "text", "text": turn.text()}],
+            "parts": [{"id": state.part, "type": "text", "text": read_prompt(self._folder)}],
         }
         if turn.variant:
             content["variant"] = turn.variant
@@ -291,8 +288,8 @@ class _Drive:
         elif kind == "session.status":
             self._take_status(dictionary(properties.get("status")))
             self._look_now = self._look_now or self._was_idle
-        elif isinstance(kind, str):
-            self._growth.add(kind, properties, time.monotonic())
+        else:
+            grow(self._growth, kind, properties, time.monotonic())
 
     def _live_event(self, event: dict[str, Any]) -> None:
         session, seq = text(event.get("aggregateID"), MAX_TEXT), integer(event.get("seq"))
@@ -327,10 +324,7 @@ class _Drive:
     def _take(self, seq: int, kind: str, data: object) -> None:
         journal, self._taken_at = self._journal, time.monotonic()
         for line in journal.add(seq, kind, data):
-            if self._unread:
-                self._unread -= 1  # an earlier driver wrote it
-            else:
-                self._record.write(line)
+            self._record.write(line)
             if line.type in ("text", "reasoning"):
                 self._growth.end(text(line.content["part"].get("id"), MAX_NAME))
         if journal.start is not None and self._state.start is None:
@@ -467,7 +461,7 @@ class _Drive:
                     self._waiter.ready(None, 0, RETRY_SECONDS)
         if found is not None and found.reason is None and found.code == 0:
             return found
-        return End(ABORTED_CODE, "aborted", "", self._state.session)
+        return aborted(self._state.session, sent=True)
 
 
 _LETTERS = string.digits + string.ascii_letters

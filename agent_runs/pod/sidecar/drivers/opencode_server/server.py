@@ -67,6 +67,24 @@ def await_port(path: str, seconds: float, waiter: Waiter) -> int:
         waiter.ready(None, 0, LOOK_SECONDS)
 
 
+def check(wire: Wire) -> None:
+    """Look whether it is an OpenCode that is new enough.
+
+    Raises:
+        Unusable: it is not.
+        NoAnswer, Aborted: see there.
+    """
+    status, health = wire.call("GET", "/global/health")
+    if status in (401, 403):
+        raise Unusable("server_refused", f"the server refuses the password: status {status}")
+    version = text(dictionary(health).get("version"), 40)
+    numbers = re.match(r"(\d{1,6})\.(\d{1,6})", version)
+    if status != 200 or numbers is None:
+        raise Unusable("server_unsupported", f"the server's health has the status {status}, version {version!r}")
+    if (int(numbers[1]), int(numbers[2])) < OLDEST:
+        raise Unusable("server_unsupported", f"OpenCode {version} is too old for a driver")
+
+
 def _head(event: TooLarge) -> dict[str, Any]:
     """What comes before the data of an event."""
     found = _HEAD.match(event.beginning)
@@ -82,22 +100,6 @@ class Server:
         self.wire = wire
         self.directory = directory
         self._others: dict[str, int] = {}
-
-    def check(self) -> None:
-        """Look whether it is an OpenCode that is new enough.
-
-        Raises:
-            Unusable: it is not.
-        """
-        status, health = self.wire.call("GET", "/global/health")
-        if status in (401, 403):
-            raise Unusable("server_refused", f"the server refuses the password: status {status}")
-        version = text(dictionary(health).get("version"), 40)
-        numbers = re.match(r"(\d{1,6})\.(\d{1,6})", version)
-        if status != 200 or numbers is None:
-            raise Unusable("server_unsupported", f"the server's health has the status {status}, version {version!r}")
-        if (int(numbers[1]), int(numbers[2])) < OLDEST:
-            raise Unusable("server_unsupported", f"OpenCode {version} is too old for a driver")
 
     def has_agent(self, name: str) -> bool:
         """Return whether it is an agent that can be given a prompt."""

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from agent_runs.pod.sidecar.drivers.lines import decoded, dictionary
+from agent_runs.pod.sidecar.drivers.growth import MAX_TEXT, Growth
+from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, decoded, dictionary, text
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import MAX_EVENT, Exchange, NoAnswer, Wire
 
 SILENCE_SECONDS = 45.0
@@ -72,3 +73,15 @@ class Stream:
                     yield dictionary(dictionary(decoded(bytes(line[5:]))).get("payload"))
                 except ValueError:
                     raise NoAnswer("an event is no JSON") from None
+
+
+def grow(growth: Growth, kind: object, properties: dict[str, Any], now: float) -> None:
+    """Take note of a text that grows: a live event of its session shows that, and nothing else does."""
+    part = dictionary(properties.get("part"))
+    name = text(part.get("id"), MAX_NAME)
+    if kind == "message.part.delta" and properties.get("field") == "text":
+        growth.add(text(properties.get("partID"), MAX_NAME), text(properties.get("delta"), MAX_TEXT))
+    elif kind == "message.part.updated" and dictionary(part.get("time")).get("end"):
+        growth.end(name)
+    elif kind == "message.part.updated" and part.get("type") in ("text", "reasoning") and part.get("text") == "":
+        growth.begin(name, text(part.get("messageID"), MAX_NAME), part["type"], now)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple
 
-from agent_runs.pod.sidecar.drivers.folder import STATE, TURN, prompt_text, replace
+from agent_runs.pod.sidecar.drivers.folder import TURN, read_json, read_state
 
 
 class Turn(NamedTuple):
     """What is to be done.
 
     Attributes:
-        prompt: the file with the prompt's text, in this folder.
         server: the file with the server's stdout, which the agent can write, too.
         directory: absolute; where the agent works.
         model: `<provider>/<model>`.
@@ -22,7 +20,6 @@ class Turn(NamedTuple):
         start_timeout: seconds for the server to come up.
     """
 
-    prompt: str
     server: str
     password: str
     directory: str
@@ -41,10 +38,8 @@ class Turn(NamedTuple):
         Raises:
             OSError, ValueError, KeyError, TypeError: there is none, or it lacks something.
         """
-        with open(f"{folder}/{TURN}", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is not needed here
-            raw = json.load(file)
+        raw = read_json(folder, TURN)
         return cls(
-            prompt=str(raw["prompt"]),
             server=str(raw["server"]),
             password=str(raw["password"]),
             directory=str(raw["directory"]),
@@ -56,14 +51,6 @@ class Turn(NamedTuple):
             read_to=int(raw.get("read_to", -1)),
             start_timeout=float(raw["start_timeout"]),
         )
-
-    def text(self) -> str:
-        """Return the prompt.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        return prompt_text(self.prompt)
 
 
 class State(NamedTuple):
@@ -90,16 +77,4 @@ class State(NamedTuple):
         Raises:
             OSError, ValueError, TypeError: it cannot be read.
         """
-        try:
-            with open(f"{folder}/{STATE}", encoding="utf-8") as file:  # noqa: PTH123 - as above
-                return cls(**json.load(file))
-        except FileNotFoundError:
-            return cls()
-
-    def write(self, folder: str) -> None:
-        """Replace it.
-
-        Raises:
-            OSError: the disk is full.
-        """
-        replace(f"{folder}/{STATE}", self._asdict())
+        return cls(**read_state(folder))
