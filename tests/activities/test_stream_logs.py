@@ -21,7 +21,7 @@ from activities.stream_logs import (
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Ended, JobRef, ParseTranscript, PodRef, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import Ended, ParseTranscript, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
@@ -40,13 +40,12 @@ from tests.logs.kubelet import Log, checksum, framed
 from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, ScriptedLog
 from tests.support.ends import ended, over_quota
 from tests.support.lines import log_line
-from tests.support.sqlite import sqlite_store, sqlite_url
+from tests.support.sqlite import sqlite_store
 from workflows.activity_calls import HANDOVER_HEARTBEAT
 
 SECOND = datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC)
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
-
-
+INPUT = StreamLogs(attempt=KEY, job=JOB, pod=POD)
 REDACTIONS = Redactions(cast("Cluster", None), FakePreparations())
 
 
@@ -60,45 +59,40 @@ class Refusing:
         raise self.error
 
 
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
+    async with sqlite_store(tmp_path) as opened:
+        yield opened
+
+
 async def test_a_worker_that_was_killed_after_it_found_the_run_over_its_quota_is_replaced_by_one_that_says_so(
-    tmp_path: Path,
+    store: TranscriptStore,
 ) -> None:
-    store = await TranscriptStore.open(sqlite_url(tmp_path))
     await store.append(KEY, [Line(1, "stdout", b"x" * 100, at=datetime.now(UTC))])
     streaming = StreamLogsActivity(cast("Cluster", None), store, REDACTIONS, quota=99)
-    input = StreamLogs(
-        attempt=KEY, job=JobRef(namespace="n", name="j", uid="u"), pod=PodRef(namespace="n", name="p", uid="u")
-    )
-    killed, next_one = [over_quota(await ActivityEnvironment().run(streaming.stream_logs, input)) for _ in range(2)]
+    killed, next_one = [over_quota(await ActivityEnvironment().run(streaming.stream_logs, INPUT)) for _ in range(2)]
     assert killed.limit == 99
     assert (next_one.limit, next_one.receipt) == (killed.limit, killed.receipt)
     assert [gap.after_sequence for gap in killed.receipt.gaps] == [1]
     assert [line.stream for line in await store.read(KEY)] == ["stdout", "gap"]
-    await store.close()
 
 
-async def test_the_quota_counts_what_a_line_takes_besides_its_text(tmp_path: Path) -> None:
-    store = await TranscriptStore.open(sqlite_url(tmp_path))
+async def test_the_quota_counts_what_a_line_takes_besides_its_text(store: TranscriptStore) -> None:
     await store.append(KEY, [Line(number, "stdout", b"", at=datetime.now(UTC)) for number in range(1, 5001)])
     streaming = StreamLogsActivity(cast("Cluster", None), store, REDACTIONS, quota=999_999)
-    job, pod = JobRef(namespace="n", name="j", uid="u"), PodRef(namespace="n", name="p", uid="u")
-    over_quota(await ActivityEnvironment().run(streaming.stream_logs, StreamLogs(attempt=KEY, job=job, pod=pod)))
-    await store.close()
+    over_quota(await ActivityEnvironment().run(streaming.stream_logs, INPUT))
 
 
 @pytest.mark.parametrize("error", [SealedFieldUnreadable("another key"), InvalidRequest("config.image is not allowed")])
 async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tries(
-    error: Exception, tmp_path: Path
+    error: Exception, store: TranscriptStore
 ) -> None:
-    store = await TranscriptStore.open(sqlite_url(tmp_path))
     cluster = cast("Cluster", None)
     streaming = StreamLogsActivity(cluster, store, Redactions(cluster, Refusing(error)))
-    job, pod = JobRef(namespace="n", name="j", uid="u"), PodRef(namespace="n", name="p", uid="u")
     with pytest.raises(TranscriptsUnavailable) as refused:
-        await ActivityEnvironment().run(streaming.stream_logs, StreamLogs(attempt=KEY, job=job, pod=pod))
+        await ActivityEnvironment().run(streaming.stream_logs, INPUT)
     assert not refused.value.non_retryable
     assert await store.last(KEY) is None
-    await store.close()
 
 
 def state(*sequences: int, gaps: tuple[Gap, ...] = ()) -> StoredOutput:
@@ -127,8 +121,7 @@ async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
     follower.silence.chatters = True
     clock = SilenceClock(SilenceLimits(silence=timedelta(hours=1)), LastOutput(0), 0)
     streaming = StreamLogsActivity(cast("Cluster", NoProcesses()), cast("TranscriptStore", None), REDACTIONS)
-    input = StreamLogs(attempt=KEY, job=JOB, pod=POD)
-    silence = await streaming._silence(input, follower, clock, Checkpoint(stored, Cursor()))
+    silence = await streaming._silence(INPUT, follower, clock, Checkpoint(stored, Cursor()))
     assert (silence.cause, silence.detail) == ("chatter", "retry with [[secret:GITHUB_TOKEN]]")
 
 
@@ -232,15 +225,13 @@ GOOD = (
     ],
 )
 async def test_the_report_warns_of_what_is_wrong_with_the_output(
-    receipt: OutputReceipt, warnings: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+    receipt: OutputReceipt, warnings: tuple[str, ...], store: TranscriptStore
 ) -> None:
-    store = await TranscriptStore.open(sqlite_url(tmp_path_factory.mktemp("t")))
     at = datetime.now(UTC) - timedelta(seconds=1)
     await store.append(KEY, [Line(number + 2, "stdout", line, at=at) for number, line in enumerate(GOOD)])
     end = Ended(container=ContainerEnd(exit_code=0), receipt=receipt)
     input = ParseTranscript(attempt=KEY, end=end, model="m/m")
     report = await ActivityEnvironment().run(ParseTranscriptActivity(store, REDACTIONS).parse_transcript, input)
-    await store.close()
     assert report.failure is None
     assert tuple(warning for warning in report.warnings if "output" in warning) == warnings
 
@@ -257,7 +248,6 @@ def test_missing_output_is_located_at_the_end_or_in_the_middle() -> None:
 # how a stream ends
 
 ANSWER = b"".join(line + b"\n" for line in GOOD)
-INPUT = StreamLogs(attempt=KEY, job=JOB, pod=POD)
 
 
 class DeletableLog(ScriptedLog):
@@ -268,12 +258,6 @@ class DeletableLog(ScriptedLog):
     async def delete_job(self, *_: str) -> bool:
         self.deleted = True
         return True
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[TranscriptStore]:
-    async with sqlite_store(tmp_path) as opened:
-        yield opened
 
 
 def sidecars_log(output: bytes, **last: object) -> Log:
