@@ -19,8 +19,7 @@ from dev_stack.cluster.exec import Exec
 from dev_stack.cluster.faults import Faults, HttpFault
 from dev_stack.cluster.kinds import JOBS, PODS, Kind, Object
 from dev_stack.cluster.kubelet import Kubelet
-from dev_stack.cluster.requests import Target, flag, log_options
-from dev_stack.cluster.selectors import Predicate, by_fields, by_labels
+from dev_stack.cluster.requests import Predicate, Target, by_fields, by_labels, flag, log_options
 from dev_stack.cluster.store import Store
 from dev_stack.cluster.streams import FAULTS, Stream, cutting, send_part
 from dev_stack.cluster.watching import Watch

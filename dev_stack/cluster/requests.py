@@ -1,15 +1,20 @@
-"""The target and the options of a request, read from its path and query."""
+"""What a request names: the target in its path, and in its query options and selectors of labels and fields."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from dev_stack.cluster.container_log import LogOptions
 from dev_stack.cluster.errors import bad_request
-from dev_stack.cluster.kinds import BY_PATH, PODS, Kind
+from dev_stack.cluster.kinds import BY_PATH, PODS, Kind, Object
 from dev_stack.cluster.objects import parse_stamp
+
+Predicate = Callable[[Object], bool]
+_EQUALITY = re.compile(r"(?P<key>[^=!\s]+)\s*(?P<operator>==?|!=)\s*(?P<value>[^=!\s]*)")
+_EXISTENCE = re.compile(r"(?P<absent>!?)\s*(?P<key>[A-Za-z0-9./_-]+)")
 
 
 @dataclass(frozen=True)
@@ -79,3 +84,42 @@ def log_options(query: Mapping[str, str]) -> LogOptions:
         raise bad_request(f'sinceSeconds: Invalid value: "{seconds}": a positive number, without sinceTime')
     moment = datetime.now(UTC) - timedelta(seconds=int(seconds))
     return LogOptions(flag(query, "follow"), flag(query, "timestamps"), moment, whole_seconds=False)
+
+
+def by_labels(text: str) -> Predicate:
+    """`a=b,c!=d,e,!f`; 400 for anything else, also for the sets that a real server knows (`a in (b,c)`)."""
+    tests = [_label_test(part.strip()) for part in text.split(",") if part.strip()]
+    return lambda body: all(test(body["metadata"].get("labels") or {}) for test in tests)
+
+
+def _label_test(text: str) -> Callable[[dict[str, str]], bool]:
+    if match := _EQUALITY.fullmatch(text):
+        key, value, equal = match["key"], match["value"], match["operator"] != "!="
+        return lambda labels: (labels.get(key) == value) is equal
+    if match := _EXISTENCE.fullmatch(text):
+        key, present = match["key"], not match["absent"]
+        return lambda labels: (key in labels) is present
+    raise bad_request(f'unable to parse requirement: found "{text}", expected: a label selector')
+
+
+def by_fields(kind: Kind, text: str) -> Predicate:
+    """`a.b=c,d.e!=f` over the fields the kind supports; 400 for others."""
+    tests = [_field_test(kind, part.strip(), text) for part in text.split(",") if part]
+    return lambda body: all(test(body) for test in tests)
+
+
+def _field_test(kind: Kind, part: str, text: str) -> Predicate:
+    match = _EQUALITY.fullmatch(part)
+    if match is None:
+        raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
+    key, value, equal = match["key"], match["value"], match["operator"] != "!="
+    if key not in ("metadata.name", "metadata.namespace", *kind.fields):
+        raise bad_request(f'field selector "{text}": field label not supported: {key}')
+
+    def test(body: Object) -> bool:
+        found: object = body
+        for step in key.split("."):
+            found = found.get(step) if isinstance(found, dict) else None
+        return (str(found or "") == value) is equal
+
+    return test

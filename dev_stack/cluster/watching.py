@@ -10,8 +10,7 @@ from aiohttp import web
 
 from dev_stack.cluster.errors import ApiError, bad_request
 from dev_stack.cluster.kinds import Object
-from dev_stack.cluster.requests import Target, flag, version_of
-from dev_stack.cluster.selectors import Predicate
+from dev_stack.cluster.requests import Predicate, Target, flag, version_of
 from dev_stack.cluster.store import Change, Store
 from dev_stack.cluster.streams import Stream
 
@@ -26,13 +25,7 @@ class _Ended(Exception):
 class Watch:
     """One watch of one client."""
 
-    def __init__(
-        self,
-        store: Store,
-        request: web.Request,
-        target: Target,
-        selected: Predicate,
-    ) -> None:
+    def __init__(self, store: Store, request: web.Request, target: Target, selected: Predicate) -> None:
         query = request.query
         self._store = store
         self._kind = target.kind

@@ -15,7 +15,7 @@ from dev_stack.cluster.container_log import ContainerLog, Entries, LogOptions
 from dev_stack.cluster.environment import expand
 from dev_stack.cluster.errors import ApiError
 from dev_stack.cluster.kinds import CONFIG_MAPS, PODS
-from dev_stack.cluster.selectors import by_fields, by_labels
+from dev_stack.cluster.requests import by_fields, by_labels
 from dev_stack.cluster.volumes import Volumes, project
 from dev_stack.cluster.writing import patched
 
