@@ -191,7 +191,8 @@ class Execution {
     } catch (error) {
       const abort = abortOf(this.#signal);
       if (abort === undefined || !(error instanceof Aborted)) return await this.#failRefused(error, progress);
-      if (abort.kind === "cancel" && progress.uncertain) {
+      if (abort.kind === "lease lost") return await this.#detach(!progress.uncertain);
+      if (progress.uncertain) {
         const ticket = await findUncertainStart(this.#temporal, wake.start, { outage: this.#outage });
         if (ticket !== undefined) return ticket;
       }
@@ -216,7 +217,7 @@ class Execution {
   }
 
   async #endUnstarted(abort: Abort): Promise<AdapterExecutionResult> {
-    if (abort.kind === "lease lost") return await this.#detach();
+    if (abort.kind === "lease lost") return await this.#detach(true);
     await this.#log.status(`${abort.reason}: nothing had been started`);
     return cancelledBeforeStart(abort.reason, new Date(), this.#recovery);
   }
@@ -235,7 +236,7 @@ class Execution {
     } finally {
       following.abort();
     }
-    if (ending === "lease lost") return await this.#detach(run);
+    if (ending === "lease lost") return await this.#detach(false, run);
     if (ending === "unconfirmed") return await this.#failUnconfirmed();
     return await this.#returnOutcome(ticket, run, ending);
   }
@@ -395,11 +396,11 @@ class Execution {
   }
 
   /** Leaves the run open: Paperclip drops this result. The agent is stopped only if Paperclip reports a cancelled run. */
-  async #detach(run?: Run): Promise<AdapterExecutionResult> {
+  async #detach(neverStarted: boolean, run?: Run): Promise<AdapterExecutionResult> {
     await sleep(RELEASE_TIMEOUT_MS, this.#ctx.signal).catch(() => undefined);
     if (run !== undefined) void this.#stopIfCancelled(run);
     const message = "Paperclip's server lost this run; it is open and the task's next wake can join it";
-    return failedResult({ code: "controller_lease_lost", message, neverStarted: run === undefined }, this.#recovery);
+    return failedResult({ code: "controller_lease_lost", message, neverStarted }, this.#recovery);
   }
 
   /** A lost lease may hide a cancel that came before this execution had opted in to cancellation. */

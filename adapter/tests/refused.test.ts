@@ -1,6 +1,7 @@
-/** A start that is refused: nothing was started, and the result names why. Temporal's answers are made here. */
+/** A start that is refused or not answered: the result says what is known of the run. Temporal's answers are made here. */
 
 import { expect, test } from "vitest";
+import { LEASE_LOST } from "../src/abort.ts";
 import { executeWith } from "../src/execute.ts";
 import { Code, Temporal } from "../src/temporal.ts";
 import { fakeHost, partsFor } from "./support/paperclip-context.ts";
@@ -28,23 +29,32 @@ class Answering extends Temporal {
   }
 }
 
-async function resultOf(answer: () => Promise<{ workflowRunId: string }>) {
-  const request = aRequest();
+async function resultOf(answer: () => Promise<{ workflowRunId: string }>, host = fakeHost(aRequest())) {
   const temporal = new Answering(answer);
-  const parts = partsFor(request, { address: "" } as never, { queue: "none" }, { temporal });
-  return await executeWith(fakeHost(request).context, parts);
+  const parts = partsFor(aRequest(), { address: "" } as never, { queue: "none" }, { temporal });
+  return await executeWith(host.context, parts);
 }
 
-test("by another company's run of the same ids", async () => {
+test("another company's run of the same ids refuses it", async () => {
   const result = await resultOf(async () => ({ workflowRunId: "run" }));
   expect(result.errorMessage).toMatch(/^run .* of this agent belongs to another company$/);
   expect(result).toMatchObject({ errorCode: "invalid_request", executionRecovery: { kind: "bootstrap" } });
 });
 
-test("by Temporal", async () => {
+test("Temporal refuses it", async () => {
   const result = await resultOf(async () => {
     throw Object.assign(new Error("refused"), { code: Code.INVALID_ARGUMENT, details: "no such attribute" });
   });
   expect(result.errorMessage).toBe("Temporal at 127.0.0.1:1 refused the run: no such attribute");
   expect(result).toMatchObject({ errorCode: "temporal_refused", executionRecovery: { kind: "bootstrap" } });
+});
+
+test("a lost lease while no answer has come gives no evidence that nothing was started", async () => {
+  const host = fakeHost(aRequest());
+  const result = await resultOf(async () => {
+    host.abort(LEASE_LOST);
+    throw Object.assign(new Error("no connection"), { code: 14 });
+  }, host);
+  expect(result.errorCode).toBe("controller_lease_lost");
+  expect(result.executionRecovery).toBeUndefined();
 });
