@@ -80,14 +80,14 @@ class Driven:
     """How the sidecar drives OpenCode's server, or an agent that speaks ACP.
 
     Attributes:
-        script: the text of `serve.sh` or `agent_runs/pod/acp.sh`.
+        script: the content of `serve.sh` or `agent_runs/pod/acp.sh`.
         turn: what the session is to do; see `agent_runs.pod.sidecar`. Only that of an ACP agent may have secrets, which
             are its MCP servers'.
         keep_warm: how many seconds the pod may rest after a turn; 0: it ends.
         files: what the script finds beside itself, by name.
     """
 
-    script: str
+    script: bytes
     turn: Mapping[str, Any] = field(repr=False)
     keep_warm: int = 0
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)

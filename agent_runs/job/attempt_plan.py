@@ -7,10 +7,8 @@ import json
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
-from agent_runs import pod
 from agent_runs.agents.opencode.command import command_line, served_turn
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.agents.opencode.config import environment as opencode_environment
@@ -24,7 +22,7 @@ from agent_runs.job.acp_plan import acp_start, profile_of
 from agent_runs.job.agent_pod import AgentPodSettings, ApiProxy, Driven, working_directory
 from agent_runs.job.containers import fixed_variables
 from agent_runs.job.manifest import JobPlan, plan_job
-from agent_runs.job.secrets import CONFIG_KEY, SCRIPT_KEYS, SERVE_KEY
+from agent_runs.job.secrets import CONFIG_KEY, SERVE_KEY, script
 from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.environment import environment as paperclip_environment
 from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
@@ -85,7 +83,6 @@ def attempt_plan(
         argv=argv,
         environment=environment,
         opencode_config=json.dumps(merged.config),
-        scripts=runner_scripts(),
         settings=settings,
         proxy=proxy,
         driven=Driven(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
@@ -115,21 +112,11 @@ def _acp_plan(
         argv=start.argv,
         environment=start.environment,
         opencode_config=None,
-        scripts=runner_scripts(),
         settings=settings,
         proxy=proxy,
         driven=Driven(script("acp.sh"), start.turn, acp_keep_warm_sec(input.config, profile, proxy), start.files),
     )
     return replace(plan, warnings=(*plan.warnings, *start.warnings))
-
-
-def runner_scripts() -> dict[str, str]:
-    """The runner and the scripts beside it, by their names."""
-    return {name: script(name) for name in SCRIPT_KEYS}
-
-
-def script(name: str) -> str:
-    return Path(pod.__file__).with_name(name).read_text()
 
 
 def keep_warm_sec(config: RunConfig, opencode: Mapping[str, Any], proxy: ApiProxy | None) -> int:

@@ -33,7 +33,16 @@ from agent_runs.job.placement import (
     resources,
     tolerations,
 )
-from agent_runs.job.secrets import SERVE_KEY, SIDECAR_KEY, TURN_KEY, UPSTREAM_KEY, run_secret, token_files
+from agent_runs.job.secrets import (
+    SCRIPT_KEYS,
+    SERVE_KEY,
+    SIDECAR_KEY,
+    TURN_KEY,
+    UPSTREAM_KEY,
+    run_secret,
+    script,
+    token_files,
+)
 from agent_runs.job.volumes import database_claim, volumes
 from agent_runs.kube.ownership import API_PROXY, TTL, owner_labels
 from agent_runs.kube.quantity import amount
@@ -78,7 +87,6 @@ def plan_job(
     argv: Sequence[str],
     environment: Mapping[str, str],
     opencode_config: str | None,
-    scripts: Mapping[str, str],
     settings: AgentPodSettings,
     proxy: ApiProxy | None = None,
     driven: Driven | None = None,
@@ -89,7 +97,6 @@ def plan_job(
         argv: the agent's command line, such as `opencode run --format json ...`.
         environment: what the agent gets, already merged, in order; secret.
         opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens. None: of another agent.
-        scripts: the texts of `runner.sh` and of those beside it, by their names (`SCRIPT_KEYS`).
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         driven: how the sidecar drives the agent; None: `argv` runs as it is.
 
@@ -101,12 +108,12 @@ def plan_job(
     labels, warnings = _labels(input)
     fixed = fixed_environment(input)
     variables = {name: value for name, value in environment.items() if name not in fixed}
-    files = {**{name: text.encode() for name, text in scripts.items()}, SIDECAR_KEY: sidecar_archive()}
+    files = {**{name: script(name) for name in SCRIPT_KEYS}, SIDECAR_KEY: sidecar_archive()}
     pod, claim = AgentPod(input, ("--", *argv), variables, settings, proxy, driven), None
     if proxy:
         files[UPSTREAM_KEY] = proxy.upstream.encode()
     if driven:
-        files |= {SERVE_KEY: driven.script.encode(), **driven.files}
+        files |= {SERVE_KEY: driven.script, **driven.files}
         turn = {"directory": working_directory(input), **driven.turn}
         rest: dict[str, Any] = {}
         if driven.keep_warm:

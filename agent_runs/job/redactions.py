@@ -5,7 +5,6 @@ what goes in and what is hidden.
 """
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from agent_runs.contracts.messages import JoinedRun
 from agent_runs.contracts.opencode import problems
 from agent_runs.contracts.request import Secrets
 from agent_runs.contracts.start import SealedJoin
+from agent_runs.files import UnusableFile, read_json_object
 from agent_runs.job.pod_profile import Inheritance, inherited_literals
 from agent_runs.job.pod_source import inherited_pod
 from agent_runs.kube.client import Cluster

@@ -5,9 +5,11 @@ step recognise its own Secret without reading its content.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from posixpath import basename
 from typing import Any, Final
 
+from agent_runs import pod
 from agent_runs.contracts.errors import InvalidRequest, JobCreateFailed, PromptTooLarge
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.pod import RUNNER_FILE, SIDECAR_FILE
@@ -74,6 +76,11 @@ def run_secret(
             f"make the largest variables smaller ({', '.join(largest)})"
         )
     return _secret(attempt, namespace, attempt.run_secret_name, content)
+
+
+def script(name: str) -> bytes:
+    """Return a script that runs in the agent's container."""
+    return Path(pod.__file__).with_name(name).read_bytes()
 
 
 def token_files(run_id: str, token: str, tools_token: str | None) -> dict[str, bytes]:

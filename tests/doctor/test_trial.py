@@ -22,9 +22,7 @@ def planned(**config: object) -> Planned:
     chosen = RunConfig.model_validate({"model": "fake/x$(HOME)", **config})
     request = RunRequest(run_id="c1", agent=AgentRef(id="check", company_id="acme"), config=chosen)
     input = CreateJob(attempt=attempt, request=request, profile=profile, prompt=prompt)
-    plan = plan_job(
-        input, argv=["opencode"], environment={}, opencode_config="{}", scripts={}, settings=AgentPodSettings()
-    )
+    plan = plan_job(input, argv=["opencode"], environment={}, opencode_config="{}", settings=AgentPodSettings())
     return Planned(input, plan, profile, "http://paperclip:3100", worker_has_data=True)
 
 

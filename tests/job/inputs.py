@@ -47,7 +47,6 @@ def job_plan(input: CreateJob | None = None, **arguments: Any) -> JobPlan:
         "argv": ["opencode", "run"],
         "environment": {},
         "opencode_config": "{}",
-        "scripts": {"runner.sh": "exit 0"},
         "settings": AgentPodSettings(),
     }
     return plan_job(input or create_job_input(), **{**defaults, **arguments})

@@ -19,7 +19,7 @@ from agent_runs.contracts.request import SessionParams, Workspace
 from agent_runs.job.agent_pod import AgentPodSettings, ApiProxy, Driven, literal
 from agent_runs.job.containers import INIT_SCRIPT
 from agent_runs.job.manifest import JobPlan
-from agent_runs.job.secrets import SCRIPT_KEYS, SECRET_LIMIT, TOKEN_KEYS, prompt_secret
+from agent_runs.job.secrets import SCRIPT_KEYS, SECRET_LIMIT, TOKEN_KEYS, prompt_secret, script
 from agent_runs.job.volumes import keeps_sessions
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.ownership import CONTENT_DIGEST, belongs_to, same_owner
@@ -150,9 +150,7 @@ def plan_or_refusal(attempt: Callable[[], JobPlan]) -> JobPlan | str:
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), min_size=8, max_size=30))
 def test_no_secret_is_in_the_job(noise: str) -> None:
     canary = f"canary-{noise}-canary"
-    plan = job_plan(
-        environment={"TOKEN": canary, "OTHER": f"x{canary}"}, opencode_config=canary, scripts={"runner.sh": canary}
-    )
+    plan = job_plan(environment={"TOKEN": canary, "OTHER": f"x{canary}"}, opencode_config=canary)
     assert canary not in json.dumps(plan.job, ensure_ascii=False)
     assert canary not in repr(plan)
     assert base64.b64decode(plan.run_secret["data"]["env.TOKEN"]).decode() == canary
@@ -167,15 +165,11 @@ def test_images_are_in_the_pod_as_they_are_named_with_their_digests() -> None:
 
 
 def test_a_variable_named_like_a_file_is_not_that_file() -> None:
-    plan = job_plan(
-        environment={"runner.sh": "no", "opencode.json": "no"},
-        scripts={"runner.sh": "runner"},
-        opencode_config="config",
-    )
+    plan = job_plan(environment={"runner.sh": "no", "opencode.json": "no"}, opencode_config="config")
     data = {key: base64.b64decode(value) for key, value in plan.run_secret["data"].items()}
-    del data["sidecar.pyz"]
-    assert data == {
-        "runner.sh": b"runner",
+    ours = {"runner.sh", "opencode.json"}
+    assert {key: value for key, value in data.items() if key in ours or key.startswith("env.")} == {
+        "runner.sh": script("runner.sh"),
         "opencode.json": b"config",
         "env.runner.sh": b"no",
         "env.opencode.json": b"no",
@@ -603,7 +597,7 @@ def test_labels_that_this_program_or_kubernetes_relies_on_are_left_out_with_a_wa
 
 
 def test_a_served_agent_has_the_script_and_only_its_sidecar_has_the_turn() -> None:
-    server = Driven("serve", {"model": "fake/text", "session": None})
+    server = Driven(b"serve", {"model": "fake/text", "session": None})
     plan = job_plan(driven=server)
     content = {key: base64.b64decode(value) for key, value in plan.run_secret["data"].items()}
     assert content["serve.sh"] == b"serve"

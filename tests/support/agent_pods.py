@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_runs.contracts.pod import CONTROL_DIRECTORY, OUTPUT_DIRECTORY, SIDECAR_FILE
 from agent_runs.job.agent_pod import PYTHON_IMAGE, literal
-from agent_runs.job.attempt_plan import runner_scripts
+from agent_runs.job.secrets import SCRIPT_KEYS, script
 from agent_runs.pod.archive import sidecar_archive
 
 SIDECAR_IMAGE = "AGENT_RUNS_SIDECAR_IMAGE"
@@ -30,7 +30,7 @@ def agent_pod(
         "kind": "Secret",
         "metadata": {"name": name, "namespace": namespace},
         "data": {
-            **{name: base64.b64encode(text.encode()).decode() for name, text in runner_scripts().items()},
+            **{name: base64.b64encode(script(name)).decode() for name in SCRIPT_KEYS},
             "sidecar.pyz": base64.b64encode(sidecar_archive()).decode(),
         },
     }
