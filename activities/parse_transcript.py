@@ -59,10 +59,10 @@ class ParseTranscriptActivity:
             verified=input.end.receipt.state == "verified",
             agent=title_of(input.agent, self.agents),
         )
-        cost, billing = cost_of(input.model, report.usage, report.cost_usd)
+        cost = cost_of(input.model, report.usage, report.cost_usd)
         warnings = (*report.warnings, *receipt_warnings(input.end.receipt))
         report = report.model_copy(
-            update={"cost_usd": cost, "cost_estimated": billing == "metered_api", "warnings": warnings}
+            update={"cost_usd": cost.usd, "cost_estimated": cost.estimated, "warnings": warnings}
         )
         report = without_secrets(report, redaction)
         await record_report(self.store, input.attempt, input.model, report)

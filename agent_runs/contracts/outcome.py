@@ -25,6 +25,10 @@ class Usage(PaperclipContract):
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
 
+    @property
+    def total(self) -> int:
+        return self.input_tokens + self.cached_input_tokens + self.cache_write_tokens + self.output_tokens
+
 
 GAP_STREAM = "gap"
 """Stream of a transcript line that stands for missing output; its sequence is that of the first missing line."""

@@ -92,11 +92,11 @@ async def record_report(store: TranscriptStore, key: AttemptKey, model: str, rep
 def stored_usage(model: str, usage: Usage, steps: int, reported: Decimal | None, last_output: str) -> StoredUsage:
     """The usage as it is stored. OpenCode reports a cost of 0 for a model without prices: then none is known."""
     return StoredUsage(
-        input_tokens=usage.input_tokens,
+        input_tokens=usage.input_tokens + usage.cache_write_tokens,
         cached_tokens=usage.cached_input_tokens,
         output_tokens=usage.output_tokens,
         steps=steps,
-        cost_usd=cost_of(model, usage, reported)[0] or None,
+        cost_usd=cost_of(model, usage, reported).usd or None,
         model=model,
         last_output=next(iter(last_output.strip().splitlines()), ""),
     )

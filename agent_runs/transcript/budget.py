@@ -3,62 +3,19 @@
 Steps of sub-agents count where OpenCode is driven through its server: `opencode run` writes nothing of them.
 """
 
-import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final, Protocol
+from typing import Final
 
-import msgspec
-
-from agent_runs.contracts.large_json import LARGE
 from agent_runs.contracts.messages import Budget, BudgetLimit
-from agent_runs.contracts.outcome import Usage
 from agent_runs.transcript.events import printable
+from agent_runs.transcript.fold import TOOL_NAME_LIMIT, Progress, RepeatedCall
 from agent_runs.transcript.pricing import cost_of
 
 WARNING_SHARE: Final = Decimal("0.8")
 """Of a limit: people are warned from there on."""
 UNPRICED: Final = "maxCostUsd without a price"
-TOOL_NAME_LIMIT: Final = 80
-
-
-@dataclass(frozen=True)
-class RepeatedCall:
-    """The newest tool call, and how often it was made, one directly after the other."""
-
-    tool: str = ""
-    count: int = 0
-    _digest: bytes = field(default=b"", repr=False)
-
-    def followed_by(self, tool: str, input: msgspec.Raw | None) -> "RepeatedCall":
-        """The state after the next call. A call whose input is not known is no repetition."""
-        if input is None:
-            return RepeatedCall(tool[:TOOL_NAME_LIMIT], 1)
-        digest = _digest(tool, bytes(input))
-        return RepeatedCall(tool[:TOOL_NAME_LIMIT], self.count + 1 if digest == self._digest else 1, digest)
-
-
-class Progress(Protocol):
-    """What the fold over one attempt's output shows by now."""
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def usage(self) -> Usage: ...
-
-    @property
-    def cost_usd(self) -> Decimal | None: ...
-
-    @property
-    def continues(self) -> bool:
-        """Whether the agent works on, as far as its output shows."""
-        ...
-
-    @property
-    def repeated(self) -> RepeatedCall: ...
 
 
 @dataclass(frozen=True)
@@ -79,8 +36,8 @@ class Spend:
     @classmethod
     def of(cls, model: str, attempts: Sequence[Progress]) -> "Spend":
         """The sum over these attempts."""
-        tokens = [tokens_of(attempt.usage) for attempt in attempts]
-        costs = [cost_of(model, attempt.usage, attempt.cost_usd)[0] for attempt in attempts]
+        tokens = [attempt.usage.total for attempt in attempts]
+        costs = [cost_of(model, attempt.usage, attempt.cost_usd).usd for attempt in attempts]
         known = [cost for cost in costs if cost]
         return cls(
             steps=sum(attempt.steps for attempt in attempts),
@@ -138,7 +95,9 @@ def judge(budget: Budget, attempts: Sequence[Progress], warned: Collection[Budge
         limits = "; ".join(f"{share.limit}: {share.text}" for share in exceeded)
         return BudgetFinding(exceeded=f"{limits}; used by this run: {spend}")
     near: dict[BudgetLimit, str] = {
-        share.limit: f"{share.limit}: {share.text}; at all of it the agent is stopped" for share in _near(shares)
+        share.limit: f"{share.limit}: {share.text}; at all of it the agent is stopped"
+        for share in shares
+        if share.used >= share.allowed * WARNING_SHARE
     }
     if budget.max_cost_usd and spend.unpriced:
         near[UNPRICED] = (
@@ -147,14 +106,6 @@ def judge(budget: Budget, attempts: Sequence[Progress], warned: Collection[Budge
         )
     warnings = tuple(each for each in near.items() if each[0] not in warned)
     return BudgetFinding(warnings=warnings) if warnings else None
-
-
-def tokens_of(usage: Usage) -> int:
-    return usage.input_tokens + usage.cached_input_tokens + usage.cache_write_tokens + usage.output_tokens
-
-
-def _near(shares: Sequence[Share]) -> list[Share]:
-    return [share for share in shares if share.used >= share.allowed * WARNING_SHARE]
 
 
 def _shares(budget: Budget, spend: Spend, repeated: RepeatedCall) -> Iterator[Share]:
@@ -174,11 +125,3 @@ def _shares(budget: Budget, spend: Spend, repeated: RepeatedCall) -> Iterator[Sh
     for limit, used, allowed, unit in counted:
         if allowed:
             yield Share(limit, Decimal(used), Decimal(allowed), f"{used:,} of {allowed:,} {unit}")
-
-
-def _digest(tool: str, arguments: bytes) -> bytes:
-    """Of a call, whatever the order of its input's keys, unless the input is very long."""
-    if len(arguments) <= LARGE:
-        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
-            arguments = msgspec.json.encode(msgspec.json.decode(arguments), order="deterministic")
-    return hashlib.sha256(tool.encode(errors="replace") + b"\0" + arguments).digest()

@@ -6,15 +6,20 @@ run, the end of the output is (compaction finishes one in the middle).
 Source: OpenCode 1.18.33, observed.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, NamedTuple
 
+import msgspec
+
 from agent_runs.contracts.errors import Failure
+from agent_runs.contracts.large_json import LARGE
 from agent_runs.contracts.outcome import GAP_STREAM, SUMMARY_LIMIT, ContainerEnd, Report, Usage
 from agent_runs.transcript import verdict
-from agent_runs.transcript.budget import RepeatedCall
 from agent_runs.transcript.diagnostics import Diagnostics
 from agent_runs.transcript.events import (
     NO_PART,
@@ -46,6 +51,22 @@ MAX_COUNT: Final = 2**53 - 1
 COST_LIMIT: Final = 1e12
 _TEXT_LIMIT: Final = 2 * SUMMARY_LIMIT
 """Characters that are read of one text: more than a summary has, since it may begin with blanks."""
+
+
+@dataclass(frozen=True)
+class RepeatedCall:
+    """The newest tool call, and how often it was made, one directly after the other."""
+
+    tool: str = ""
+    count: int = 0
+    _digest: bytes = field(default=b"", repr=False)
+
+    def followed_by(self, tool: str, input: msgspec.Raw | None) -> "RepeatedCall":
+        """The state after the next call. A call whose input is not known is no repetition."""
+        if input is None:
+            return RepeatedCall(tool[:TOOL_NAME_LIMIT], 1)
+        digest = _digest(tool, bytes(input))
+        return RepeatedCall(tool[:TOOL_NAME_LIMIT], self.count + 1 if digest == self._digest else 1, digest)
 
 
 class Progress(NamedTuple):
@@ -406,3 +427,11 @@ def _keep_error(errors: list[str], text: str) -> None:
 def _is_rejection(error: str) -> bool:
     """Whether OpenCode rejected a permission because nobody could answer (its messages of 1.2 to 1.18)."""
     return error.startswith(("The user rejected permission to use this specific tool call", "PermissionRejectedError"))
+
+
+def _digest(tool: str, arguments: bytes) -> bytes:
+    """Of a call, whatever the order of its input's keys, unless the input is very long."""
+    if len(arguments) <= LARGE:
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            arguments = msgspec.json.encode(msgspec.json.decode(arguments), order="deterministic")
+    return hashlib.sha256(tool.encode(errors="replace") + b"\0" + arguments).digest()

@@ -5,11 +5,10 @@ sees is worse than an estimate. Prices are in USD per million tokens. Source: th
 """
 
 from decimal import Decimal
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from agent_runs.contracts.outcome import Usage
 
-BillingType = Literal["api", "metered_api", "unknown"]
 MILLION: Final = Decimal(1_000_000)
 
 
@@ -37,24 +36,20 @@ PRICES: Final[dict[str, Price]] = {
 }
 
 
-def fallback_cost(model: str | None, usage: Usage) -> Decimal | None:
-    """The price of `usage` by the table; None for an unknown model and for no usage."""
-    price = PRICES.get(model or "")
-    if price is None or not _tokens(usage):
-        return None
+class Cost(NamedTuple):
+    """In US dollars, None when it is not known; `estimated`: by the table."""
+
+    usd: Decimal | None
+    estimated: bool = False
+
+
+def cost_of(model: str, usage: Usage, reported: Decimal | None) -> Cost:
+    """The cost of `usage`: OpenCode's own sum, or the table's where that is absent or 0."""
+    price = PRICES.get(model)
+    if reported or price is None or not usage.total:
+        return Cost(reported)
     uncached = usage.input_tokens + usage.cache_write_tokens
-    return (
+    sum_of_prices = (
         uncached * price.input + usage.cached_input_tokens * price.cached_input + usage.output_tokens * price.output
-    ) / MILLION
-
-
-def cost_of(model: str | None, usage: Usage, reported: Decimal | None) -> tuple[Decimal | None, BillingType]:
-    """The run's cost and how it is billed: OpenCode's own sum, or the table's where that is absent or 0."""
-    if reported:
-        return reported, "unknown"
-    estimate = fallback_cost(model, usage)
-    return (reported, "unknown") if estimate is None else (estimate, "metered_api")
-
-
-def _tokens(usage: Usage) -> int:
-    return usage.input_tokens + usage.output_tokens + usage.cached_input_tokens + usage.cache_write_tokens
+    )
+    return Cost(sum_of_prices / MILLION, estimated=True)

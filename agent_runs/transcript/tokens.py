@@ -11,8 +11,6 @@ that opens secrets, and either key can be rotated without the other.
 import base64
 import hmac
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,8 +24,9 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 
 from agent_runs.contracts.identity import RunKey
-from agent_runs.default_folder import has_folder
+from agent_runs.files import UnusableKey, jwks, load_keys
 
+KEY_SETTING: Final = "AGENT_RUNS_TRANSCRIPTS_KEY_FILE"
 SIGNING_ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "agent-runs.transcripts"
 OPERATOR_AUDIENCE: Final = "agent-runs.operator"
@@ -44,10 +43,6 @@ KEY_BYTES: Final = 32
 
 class TokenRefused(Exception):
     """The token was not issued by this service, or has expired. The text never quotes it."""
-
-
-class UnusableTokenKey(ValueError):
-    """The file holds no key that can sign tokens. The text never quotes it."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +78,10 @@ class Tokens:
         """Load the keys in the JWK or JWK set at `path`; with `create` a missing file is created, mode 0600.
 
         Raises:
-            UnusableTokenKey: the file is missing and must not be created, or holds no key of this kind.
-            OSError: the file or its folder cannot be read or created.
+            UnusableKey: the file is missing and must not be created, or holds no key of this kind.
         """
-        if not path.exists():
-            if not create:
-                raise UnusableTokenKey(
-                    f"{path} does not exist, and production creates no key: put a JWK (kty oct) there"
-                )
-            _create_key(path)
-        return cls(_keys(path.read_text(), path), longest)
+        keys = load_keys(path, KEY_SETTING, _keys, lambda: json.dumps(new_key()), create=create)
+        return cls(keys, longest)
 
     def mint(self, run: RunKey, lifetime: timedelta = LINK_LIFETIME) -> str:
         """Create a token for one run."""
@@ -167,16 +156,11 @@ class Tokens:
         return Grant(RunKey.named(run), datetime.fromtimestamp(issued, UTC), datetime.fromtimestamp(expiry, UTC))
 
 
-def _keys(text: str, path: Path) -> tuple[OctKey, ...]:
+def _keys(text: str) -> tuple[OctKey, ...]:
     try:
-        parsed = json.loads(text)
-        jwks = parsed["keys"] if isinstance(parsed.get("keys"), list) else [parsed]
-        keys = tuple(_key(jwk) for jwk in jwks)
-    except (ValueError, KeyError, TypeError, AttributeError, JoseError):
-        keys = ()
-    if not keys:
-        raise UnusableTokenKey(f"{path} must hold a JWK or a JWK set of kty oct with at least {KEY_BYTES} bytes")
-    return keys
+        return tuple(map(_key, jwks(text)))
+    except (ValueError, KeyError, TypeError, JoseError):
+        raise UnusableKey(f"must hold a JWK or a JWK set of kty oct with at least {KEY_BYTES} bytes") from None
 
 
 def _key(jwk: dict[str, Any]) -> OctKey:
@@ -189,25 +173,6 @@ def _key(jwk: dict[str, Any]) -> OctKey:
 def new_key() -> dict[str, Any]:
     """A new key, as a JWK of kty oct."""
     return dict(OctKey.generate_key(KEY_BYTES * 8).as_dict(private=True))
-
-
-def _create_key(path: Path) -> None:
-    """Create a key file atomically; the first of two processes wins."""
-    if not has_folder(path):
-        raise UnusableTokenKey(
-            f"AGENT_RUNS_TRANSCRIPTS_KEY_FILE: the folder {path.parent} does not exist. Correct the path, or create it"
-        )
-    draft, name = tempfile.mkstemp(dir=path.parent, prefix=".transcripts-")  # mkstemp's mode is 0600
-    try:
-        with os.fdopen(draft, "w") as file:
-            json.dump(new_key(), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(name, path)
-    except FileExistsError:
-        pass  # another process was first; its key counts
-    finally:
-        Path(name).unlink()
 
 
 def authorization(token: str) -> Mapping[str, str]:

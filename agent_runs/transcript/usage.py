@@ -28,6 +28,7 @@ class StoredUsage:
     """The usage of one attempt, as far as its output was read.
 
     Attributes:
+        input_tokens: uncached, with those that were written to the cache.
         cost_usd: None when the model has no known price.
         last_output: for people, one line; redacted by whoever writes it.
     """

@@ -14,7 +14,7 @@ import pytest
 from agent_runs.contracts.errors import RunTimeout
 from agent_runs.contracts.outcome import ContainerEnd, Report, Usage
 from agent_runs.transcript.fold import Fold
-from agent_runs.transcript.pricing import PRICES, cost_of, fallback_cost
+from agent_runs.transcript.pricing import PRICES, Cost, cost_of
 from tests.support.lines import file_line
 
 SESSION = "ses_e001b6f10ffeowfTKMtc0DNYmh"
@@ -261,11 +261,11 @@ THOUSAND = Usage(input_tokens=1000, output_tokens=1000, cached_input_tokens=1000
         pytest.param("openai/gpt-5.4-mini", THOUSAND, "0.00255", id="R14-known-model"),
         pytest.param("openai/gpt-9", THOUSAND, None, id="R14-unknown-model"),
         pytest.param("openai/gpt-5.6-sol", Usage(), None, id="R14-zero-usage"),
-        pytest.param(None, THOUSAND, None, id="R14-no-model"),
+        pytest.param("", THOUSAND, None, id="R14-no-model"),
     ],
 )
-def test_prices(model: str | None, usage: Usage, expected: str | None) -> None:
-    assert fallback_cost(model, usage) == (Decimal(expected) if expected else None)
+def test_prices(model: str, usage: Usage, expected: str | None) -> None:
+    assert cost_of(model, usage, None).usd == (Decimal(expected) if expected else None)
 
 
 def test_r14_all_rates_are_positive_and_plausible() -> None:
@@ -275,8 +275,8 @@ def test_r14_all_rates_are_positive_and_plausible() -> None:
 
 def test_r14_the_table_serves_only_when_opencode_named_no_cost() -> None:
     model = "openai/gpt-5.5"
-    assert cost_of(model, THOUSAND, Decimal("0.5")) == (Decimal("0.5"), "unknown")
-    assert cost_of(model, THOUSAND, Decimal(0)) == (Decimal("0.0153"), "metered_api")
-    assert cost_of(model, THOUSAND, None) == (Decimal("0.0153"), "metered_api")
-    assert cost_of("openai/gpt-9", THOUSAND, Decimal(0)) == (Decimal(0), "unknown")
-    assert cost_of("openai/gpt-9", THOUSAND, None) == (None, "unknown")
+    assert cost_of(model, THOUSAND, Decimal("0.5")) == Cost(Decimal("0.5"))
+    assert cost_of(model, THOUSAND, Decimal(0)) == Cost(Decimal("0.0153"), estimated=True)
+    assert cost_of(model, THOUSAND, None) == Cost(Decimal("0.0153"), estimated=True)
+    assert cost_of("openai/gpt-9", THOUSAND, Decimal(0)) == Cost(Decimal(0))
+    assert cost_of("openai/gpt-9", THOUSAND, None) == Cost(None)

@@ -83,6 +83,14 @@ def test_a_cost_of_nothing_is_estimated_by_the_table_or_unknown(model: str, cost
     assert usage.cost_usd == cost
 
 
+def test_tokens_that_were_written_to_the_cache_count_as_input_as_their_price_does() -> None:
+    fold = Fold()
+    fold.add(Line(1, "stdout", (STEP % (1, b"0")).replace(b'"write":0', b'"write":900'), at=datetime.now(UTC)))
+    usage = recorder(fold, FakeClock()).due()
+    assert usage is not None
+    assert usage.input_tokens == 1000
+
+
 class WaitingStore:
     """A store that fails once."""
 
