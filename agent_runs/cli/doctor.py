@@ -7,7 +7,6 @@ workflow that Paperclip's environment test starts as well.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import uuid
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE, check_workflow_id
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
 from agent_runs.doctor.deployment import deployment_findings
 from agent_runs.doctor.surroundings import Check, run_checks
+from agent_runs.files import read_json_object
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.credentials import ClusterConfigError
 from agent_runs.paperclip.sealing import Sealer, public_key
@@ -43,6 +43,7 @@ POD_TIMEOUT: Final = timedelta(minutes=4)
 LISTED_WITHIN: Final = timedelta(seconds=3)
 LISTED_POLL: Final = timedelta(seconds=0.25)
 NO_AGENT: Final = {"model": "doctor/doctor"}
+CONFIGURATION: Final = "the agent's configuration (Paperclip's `adapterConfig`)"
 """The configuration that is checked without one of an agent."""
 
 
@@ -56,11 +57,12 @@ async def doctor(
         pod: also run a pod of the agent.
 
     Raises:
-        Refused: `pod` without an agent's configuration, or no such file.
+        Refused: `pod` without an agent's configuration.
+        UnusableFile: `agent_config` holds none.
     """
     if pod and agent_config is None:
         raise Refused("--pod: name the configuration of the agent whose pod is tried by --agent-config")
-    config = NO_AGENT if agent_config is None else read_config(agent_config)
+    config = NO_AGENT if agent_config is None else read_json_object(agent_config, "--agent-config", CONFIGURATION)
     installed = await _deployment(namespace) if namespace else []
     if any(finding.level == "error" for finding in installed):
         display.findings(installed)
@@ -80,24 +82,6 @@ async def _deployment(namespace: str) -> Sequence[Finding]:
     except ClusterConfigError as error:
         hint = "Set KUBECONFIG to the kubeconfig of an administrator of that namespace, or leave out --namespace."
         return [Finding.error("kubeconfig_unusable", str(error), hint)]
-
-
-def read_config(file: Path) -> dict[str, Any]:
-    """Read an agent's configuration from a file.
-
-    Raises:
-        Refused: no such file, or not a JSON object.
-    """
-    remedy = "give the agent's configuration (Paperclip's `adapterConfig`) as a JSON file"
-    try:
-        raw = json.loads(file.read_bytes())
-    except OSError as error:
-        raise Refused(f"--agent-config {file}: {error.strerror}; {remedy}") from None
-    except ValueError:
-        raise Refused(f"--agent-config {file}: not JSON; {remedy}") from None
-    if not isinstance(raw, dict):
-        raise Refused(f"--agent-config {file}: must be one JSON object; {remedy}")
-    return raw
 
 
 async def _findings(settings: ClientSettings, config: dict[str, Any], company: str, *, pod: bool) -> Sequence[Finding]:

@@ -10,7 +10,8 @@ import yaml
 
 from agent_runs.cli.program import Refused
 from agent_runs.client.settings import ClientSettings
-from agent_runs.paperclip.sealing import SealingKey, UnusableKey, parse_keys, public_key
+from agent_runs.files import jwks
+from agent_runs.paperclip.sealing import SealingKey, parse_keys, public_key
 from agent_runs.plain_yaml import load_yaml
 from agent_runs.transcript.tokens import new_key
 
@@ -61,13 +62,8 @@ def _keys_of(file: Path) -> tuple[list[Any], list[Any]]:
         secret = load_yaml(file.read_text())
         sealing, signing = (base64.b64decode(secret["data"][name]).decode() for name in (SEALING, SIGNING))
         parse_keys(sealing)
-        return _jwks(sealing), _jwks(signing)
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, UnusableKey):
+        return jwks(sealing), jwks(signing)
+    except (OSError, KeyError, TypeError, ValueError):
         raise Refused(
             f"--previous {file}: must be the Secret {SECRET}, as `kubectl get secret {SECRET} -o yaml` prints it"
         ) from None
-
-
-def _jwks(text: str) -> list[Any]:
-    parsed = json.loads(text)
-    return list(parsed["keys"]) if "keys" in parsed else [parsed]

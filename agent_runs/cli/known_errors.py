@@ -9,11 +9,10 @@ from agent_runs.client.connection import TemporalUnreachable
 from agent_runs.client.runs import UnknownRun
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import RunError, TranscriptsUnavailable
-from agent_runs.paperclip.sealing import UnusableKey
-from agent_runs.transcript.tokens import UnusableTokenKey
+from agent_runs.files import UnusableFile, UnusableKey
 
 WITH_REMEDY: Final = (
-    *(SettingsError, TemporalUnreachable, UnknownRun, UnusableKey, UnusableTokenKey),
+    *(SettingsError, TemporalUnreachable, UnknownRun, UnusableFile, UnusableKey),
     TranscriptsUnavailable,
 )
 """Their texts already name the remedy."""

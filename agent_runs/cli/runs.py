@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from temporalio.client import Client, WorkflowFailureError
 
@@ -27,6 +26,7 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Timeline, read_timeline
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.files import read_json_object
 from agent_runs.transcript.events import printable
 
 if TYPE_CHECKING:
@@ -41,16 +41,14 @@ else:  # what checks and seals requests: a second that most commands do without
         lazy, ("agent_runs.client.attach", "agent_runs.client.wake", "agent_runs.paperclip.sealing")
     )
 
-MAX_CONTEXT_BYTES: Final = 32 * 1024 * 1024
-"""A real context file has some 30 KB."""
-
 
 async def start(context: Path, display: Display, *, follow: bool, wait: bool) -> int:
     """Start the run of an execution context, or join the open run of its task."""
     settings = ClientSettings.read()
     if follow:
         check_store(settings)
-    wake = sealed_wake(read_context(context), settings, display)
+    raw = read_json_object(context, "--context", "Paperclip's execution context")
+    wake = sealed_wake(raw, settings, display)
     client = await connect(settings)
     with Interrupts.installed() as interrupts:
         try:
@@ -206,27 +204,6 @@ def _goes_on(run: RunSummary, timeline: Timeline, obstacles: Sequence[Obstacle])
 
 
 # shared with `agent_runs.cli.run_list` and dev_stack
-
-
-def read_context(file: Path) -> dict[str, Any]:
-    """Read an execution context from a file.
-
-    Raises:
-        Refused: no such file, too large, or not a JSON object.
-    """
-    try:
-        if file.stat().st_size > MAX_CONTEXT_BYTES:
-            raise Refused(f"--context {file}: larger than {MAX_CONTEXT_BYTES >> 20} MB; that is no execution context")
-        raw = json.loads(file.read_bytes())
-    except OSError as error:
-        raise Refused(
-            f"--context {file}: {error.strerror}; give Paperclip's execution context as a JSON file"
-        ) from None
-    except ValueError:
-        raise Refused(f"--context {file}: not JSON; give Paperclip's execution context as a JSON file") from None
-    if not isinstance(raw, dict):
-        raise Refused(f"--context {file}: must be one JSON object, Paperclip's execution context")
-    return raw
 
 
 def sealed_wake(raw: dict[str, Any], settings: ClientSettings, display: Display) -> Wake:

@@ -48,7 +48,7 @@ async def open_transcripts(settings: ClientSettings) -> AsyncIterator[Transcript
 
     Raises:
         Refused: the store's URL is unusable, or nothing says where transcripts are.
-        UnusableTokenKey: there is no key for the service's tokens.
+        UnusableKey: there is no key for the service's tokens.
         TranscriptsUnavailable: it does not answer.
     """
     if settings.transcripts_public_url is not None:
@@ -114,7 +114,7 @@ async def read_in_time(
     Where they are not found, or do not answer within `STORE_TIMEOUT`: None, and a note with `missing` and the reason.
 
     Raises:
-        UnusableTokenKey: there is no key for the service's tokens.
+        UnusableKey: there is no key for the service's tokens.
     """
 
     async def opened() -> Item:

@@ -21,7 +21,7 @@ def page_url(settings: ClientSettings, run: RunKey) -> str | None:
     """The URL of a run's page with a token in it; None without AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL.
 
     Raises:
-        UnusableTokenKey: the key file holds no key.
+        UnusableKey: the key file holds no key.
     """
     if settings.transcripts_public_url is None:
         return None

@@ -26,7 +26,7 @@ from agent_runs.client.temporal_server import (
     misspelt_temporal_variable,
 )
 from agent_runs.client.tracing import UnusableTracing, is_traced
-from agent_runs.default_folder import DEFAULT_FOLDER
+from agent_runs.files import DEFAULT_FOLDER
 
 PREFIX: Final = "AGENT_RUNS_"
 DEFAULT_STORE: Final = "transcripts.db"

@@ -53,7 +53,7 @@ class ServiceTranscripts:
         """Open a session with the service at this URL.
 
         Raises:
-            UnusableTokenKey: the key file holds no key.
+            UnusableKey: the key file holds no key.
         """
         timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=READ_TIMEOUT.total_seconds())
         async with aiohttp.ClientSession(timeout=timeout) as http:

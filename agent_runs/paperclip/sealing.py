@@ -14,8 +14,6 @@ Source: RFC 7516, RFC 7518 section 4.6, RFC 7638; joserfc 1.8.
 
 import base64
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,8 +29,9 @@ from agent_runs.contracts.identity import RunKey, workflow_id
 from agent_runs.contracts.large_json import TooManyValues, load_json
 from agent_runs.contracts.messages import JoinedRun
 from agent_runs.contracts.start import Binding, SealedCheck, SealedJoin, SealedRun
-from agent_runs.default_folder import has_folder
+from agent_runs.files import UnusableKey, jwks, load_keys
 
+KEY_SETTING: Final = "AGENT_RUNS_SEALING_KEY_FILE"
 KEY_AGREEMENT_ALGORITHM: Final = "ECDH-ES"
 ENCRYPTION: Final = "A256GCM"
 CONTENT_TYPE: Final = "json+deflate"
@@ -63,21 +62,17 @@ _CURVES: Final[dict[tuple[str, str], Callable[[Any], Key]]] = {
 }
 
 
-class UnusableKey(ValueError):
-    """A sealing key that is not a P-256 or X25519 JWK with the half it needs. Never quotes the key."""
-
-
 def _import_key(text: str | Mapping[str, Any], *, private: bool) -> Key:
     try:
         jwk = json.loads(text) if isinstance(text, str) else dict(text)
         importer = _CURVES.get((jwk["kty"], jwk["crv"]))
         key = importer(jwk) if importer else None
     except (ValueError, KeyError, TypeError, AttributeError, JoseError):
-        raise UnusableKey("the sealing key is not a JWK: it must be JSON with kty, crv, x (and y for P-256)") from None
+        raise UnusableKey("must be a JWK: JSON with kty, crv, x (and y for P-256)") from None
     if key is None:
-        raise UnusableKey("the sealing key must be a P-256 or X25519 JWK")
+        raise UnusableKey("must hold a P-256 or X25519 JWK")
     if private and not key.is_private:
-        raise UnusableKey("the sealing key has no private half (d): this side must open what was sealed")
+        raise UnusableKey("must hold the private half of the key (d): this side opens what was sealed")
     return key
 
 
@@ -265,23 +260,12 @@ def _inflate(packed: bytes) -> bytes:
 
 
 def parse_keys(text: str) -> tuple[SealingKey, ...]:
-    """The keys in a JWK or a JWK set (`{"keys": [...]}`); the first one is the current one, the others still open.
+    """The keys in a JWK or a JWK set; the first one is the current one, the others still open.
 
     Raises:
         UnusableKey: no usable key in it.
     """
-    return tuple(SealingKey.from_jwk(jwk) for jwk in _jwks(text))
-
-
-def _jwks(text: str) -> list[dict[str, Any]]:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        raise UnusableKey("the sealing key must be a JWK or a JWK set as JSON text") from None
-    jwks = parsed["keys"] if isinstance(parsed, dict) and isinstance(parsed.get("keys"), list) else [parsed]
-    if not jwks or not all(isinstance(jwk, dict) for jwk in jwks):
-        raise UnusableKey("the sealing key must be a JWK or a JWK set with at least one key")
-    return jwks
+    return tuple(map(SealingKey.from_jwk, jwks(text)))
 
 
 def public_key(path: Path, *, create: bool = True) -> PublicKey:
@@ -289,45 +273,18 @@ def public_key(path: Path, *, create: bool = True) -> PublicKey:
 
     Raises:
         UnusableKey: the file holds no usable key, or is missing and must not be created.
-        OSError: the file or its folder cannot be read or created.
     """
-    if not path.exists():
-        return load_or_create(path, create=create)[0].public
-    return PublicKey.from_jwk(_jwks(path.read_text())[0])
+    return load_keys(path, KEY_SETTING, lambda text: PublicKey.from_jwk(jwks(text)[0]), _new_key, create=create)
 
 
 def load_or_create(path: Path, *, create: bool = True) -> tuple[SealingKey, ...]:
-    """The keys in the file at `path`. Without a file creates one with a new key (mode 0600), if `create` allows it.
-
-    Two processes that start together agree: the file appears whole and at once, and the first one wins.
+    """The keys that open, in the file at `path`.
 
     Raises:
-        UnusableKey: the file holds no usable key, or is missing and must not be created.
-        OSError: the file or its folder cannot be read or created.
+        UnusableKey: as of `public_key`.
     """
-    if not path.exists():
-        if not create:
-            raise UnusableKey(
-                f"AGENT_RUNS_SEALING_KEY_FILE: {path} does not exist, and in production no key is created. "
-                "Mount the sealing key there."
-            )
-        if not has_folder(path):
-            raise UnusableKey(
-                f"AGENT_RUNS_SEALING_KEY_FILE: the folder {path.parent} does not exist. Correct the path, or create it"
-            )
-        _publish(SealingKey.generate().to_jwk(), path)
-    return parse_keys(path.read_text())
+    return load_keys(path, KEY_SETTING, parse_keys, _new_key, create=create)
 
 
-def _publish(text: str, path: Path) -> None:
-    draft, name = tempfile.mkstemp(dir=path.parent, prefix=".sealing-")  # mkstemp makes it 0600
-    try:
-        with os.fdopen(draft, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(name, path)
-    except FileExistsError:
-        pass  # another process was first; its key counts
-    finally:
-        Path(name).unlink()
+def _new_key() -> str:
+    return SealingKey.generate().to_jwk()

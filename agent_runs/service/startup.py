@@ -21,18 +21,18 @@ from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import ClusterForbidden, InvalidRequest, RunError
 from agent_runs.contracts.identity import WORKFLOW_TYPE
 from agent_runs.doctor.permissions import missing_permissions, needed_grants
+from agent_runs.files import UnusableKey
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, own_data_claim
 from agent_runs.job.pod_source import deployment_namespace, inherited_pod
 from agent_runs.job.policy import Policy
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.credentials import ClusterConfigError
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder, histogram_buckets
-from agent_runs.paperclip.sealing import Opener, UnusableKey, load_or_create
+from agent_runs.paperclip.sealing import Opener, load_or_create
 from agent_runs.service.health import Health, awaited
 from agent_runs.service.logs import CORE_LOGS
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcript.store import TranscriptStore
-from agent_runs.transcript.tokens import UnusableTokenKey
 from agent_runs.web.operators import Operators
 from workflows.attributes import ALL
 
@@ -266,7 +266,7 @@ def load_opener(settings: WorkerSettings) -> Opener:
         CannotStart: the file holds no usable key.
     """
     remedy = "Set it to a readable file with a private P-256 or X25519 JWK"
-    with blame("AGENT_RUNS_SEALING_KEY_FILE", remedy, UnusableKey, OSError):
+    with blame("AGENT_RUNS_SEALING_KEY_FILE", remedy, UnusableKey):
         return Opener(load_or_create(settings.sealing_key_file, create=not settings.production))
 
 
@@ -280,7 +280,7 @@ def check_keys(settings: WorkerSettings) -> None:
     load_opener(settings)
     if settings.transcripts_listen is not None:
         remedy = "Set it to a readable file with a JWK of kty oct"
-        with blame("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", remedy, UnusableTokenKey, OSError):
+        with blame("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", remedy, UnusableKey):
             tokens = load_tokens(settings)
         Operators.load(settings, tokens)
 

@@ -25,7 +25,7 @@ async def transcript_service(
     """Serve at `transcripts_listen` and yield the base URL; without that setting yield None.
 
     Raises:
-        UnusableTokenKey: the key file holds no key that tokens can be signed with.
+        UnusableKey: the key file holds no key that tokens can be signed with.
         SettingsError: the file of the operator token cannot be used.
         CannotListen: the address is in use, or not one of this machine.
     """

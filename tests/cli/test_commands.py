@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from agent_runs.cli.program import Refused
-from agent_runs.cli.runs import read_context
 from agent_runs.client.fleet import RunFilter
 from agent_runs.contracts.identity import RunKey
 from agent_runs.paperclip.sealing import PublicKey, load_or_create
@@ -98,14 +96,6 @@ def test_a_context_that_lacks_fields_names_each_and_the_remedy(tmp_path: Path, s
     result = run("start", "--context", str(file), **settings)
     refused(result, "agent.id is missing")
     assert "config.model must be '<provider>/<model>'" in result.stderr
-
-
-@pytest.mark.parametrize("text", ["not json", "[]", '"text"', "\ufeff{"])
-def test_a_context_that_is_no_object_is_refused_by_name(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "context.json"
-    file.write_text(text)
-    with pytest.raises(Refused, match=f"--context {file}"):
-        read_context(file)
 
 
 def test_a_misspelt_setting_is_named() -> None:

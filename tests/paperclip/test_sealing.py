@@ -1,7 +1,6 @@
 import base64
 import json
 import random
-import stat
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +16,13 @@ from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
 from agent_runs.contracts.request import TEXT_LIMIT, TOKEN_LIMIT
 from agent_runs.contracts.start import Binding, HostTexts, SealedJoin, SealedRun
 from agent_runs.contracts.updates import JOIN_LIMIT
+from agent_runs.files import UnusableKey
 from agent_runs.paperclip.sealing import (
     OPENED_LIMIT,
     Opener,
     PublicKey,
     Sealer,
     SealingKey,
-    UnusableKey,
     load_or_create,
     parse_keys,
 )
@@ -230,22 +229,8 @@ def test_the_error_about_an_unusable_key_does_not_quote_it(text: str) -> None:
     assert caught.value.__cause__ is None
 
 
-def test_a_missing_key_file_is_created_for_its_owner_only(tmp_path: Path) -> None:
-    path = tmp_path / "sealing-key.json"
-    (key,) = load_or_create(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [key.kid for key in load_or_create(path)] == [key.kid]
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
 def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
     path = tmp_path / "sealing-key.json"
     with ThreadPoolExecutor(8) as together:
         kids = list(together.map(lambda _: load_or_create(path)[0].kid, range(16)))
     assert len(set(kids)) == 1
-
-
-def test_in_production_no_key_is_created(tmp_path: Path) -> None:
-    with pytest.raises(UnusableKey, match="AGENT_RUNS_SEALING_KEY_FILE"):
-        load_or_create(tmp_path / "key.json", create=False)
-    assert not (tmp_path / "key.json").exists()

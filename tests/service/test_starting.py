@@ -185,7 +185,7 @@ async def test_a_configuration_for_opencode_that_cannot_be_read_is_named(
     starter: Process, system: System, tmp_path: Path
 ) -> None:
     output = await startup_error(starter, environment(system, tmp_path, opencode_config=str(tmp_path / "none.json")))
-    assert f"AGENT_RUNS_OPENCODE_CONFIG: {tmp_path}/none.json cannot be read" in output
+    assert f"AGENT_RUNS_OPENCODE_CONFIG: {tmp_path}/none.json: No such file" in output
 
 
 @pytest.mark.parametrize("setting", ["health_listen", "metrics_listen", "transcripts_listen"])

@@ -1,6 +1,5 @@
 import base64
 import json
-import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,13 +8,13 @@ from joserfc import jwt
 from joserfc.jwk import OctKey
 
 from agent_runs.contracts.identity import RunKey
+from agent_runs.files import UnusableKey
 from agent_runs.transcript.tokens import (
     AUDIENCE,
     LINK_LIFETIME,
     SIGNING_ALGORITHM,
     TokenRefused,
     Tokens,
-    UnusableTokenKey,
 )
 
 NOW = 1_800_000_000
@@ -111,20 +110,6 @@ def test_the_token_does_not_choose_the_algorithm(algorithm: str) -> None:
         at(NOW).open(f"{header.decode()}.{body}.")
 
 
-def test_a_missing_key_is_created_for_its_owner_alone_and_stays(tmp_path: Path) -> None:
-    path = tmp_path / "key.json"
-    token = Tokens.load(path).mint(RUN)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Tokens.load(path).open(token).run == RUN
-    assert [file.name for file in path.parent.iterdir()] == ["key.json"]
-
-
-def test_a_missing_key_is_not_created_in_production(tmp_path: Path) -> None:
-    with pytest.raises(UnusableTokenKey, match="does not exist"):
-        Tokens.load(tmp_path / "key.json", create=False)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_after_a_rotation_old_tokens_still_open(tmp_path: Path) -> None:
     old, new = OctKey.generate_key(256), OctKey.generate_key(256)
     path = tmp_path / "keys.json"
@@ -150,7 +135,7 @@ def test_after_a_rotation_old_tokens_still_open(tmp_path: Path) -> None:
 def test_a_file_without_a_key_is_named_and_not_quoted(tmp_path: Path, text: str) -> None:
     path = tmp_path / "key.json"
     path.write_text(text)
-    with pytest.raises(UnusableTokenKey, match="at least 32 bytes") as refused:
+    with pytest.raises(UnusableKey, match="at least 32 bytes") as refused:
         Tokens.load(path)
     assert "c2hvcnQ" not in str(refused.value)
 
