@@ -17,9 +17,9 @@ from agent_runs.cli.display import Display, ListedRun, TextDisplay
 from agent_runs.cli.follow import Interrupted, Interrupts
 from agent_runs.cli.program import Refused
 from agent_runs.cli.runs import run_ref
-from agent_runs.cli.runs_table import cost_text, runs_table
+from agent_runs.cli.runs_table import runs_table
 from agent_runs.cli.transcripts import read_in_time, usage_of
-from agent_runs.client.amounts import short_count
+from agent_runs.client.amounts import cost_text, short_count
 from agent_runs.client.connection import connect
 from agent_runs.client.fleet import FleetUnavailable, InvalidFilter, RunFilter, list_page
 from agent_runs.client.obstacles import obstacles_of_runs

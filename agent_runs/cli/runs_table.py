@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
@@ -18,7 +17,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from agent_runs.client.amounts import money, short_count
+from agent_runs.client.amounts import cost_text, short_count
+from agent_runs.client.runs import FAILED_PHASES
 from agent_runs.transcript.entries import visible_line
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ RIGHT: Final = frozenset({"took", "tokens", "cost"})
 MAX_CELL: Final = 40
 MIN_LAST_OUTPUT: Final = 24
 """Columns that the last output needs at least."""
-_FAILED: Final = frozenset({"failed", "timed out", "cancelled", "terminated"})
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def runs_table(runs: Sequence[ListedRun], width: int, now: datetime, *, last_out
 
 def elapsed_text(elapsed: timedelta) -> str:
     """A duration in its two largest units, such as 3m20s."""
-    seconds = max(0, int(elapsed.total_seconds()))
+    seconds = int(elapsed.total_seconds())
     minutes, hours = seconds // 60, seconds // 3600
     if minutes == 0:
         return f"{seconds}s"
@@ -76,22 +75,15 @@ def elapsed_text(elapsed: timedelta) -> str:
     return f"{hours}h{minutes % 60:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
 
 
-def cost_text(cost: Decimal | None, unpriced: int = 0) -> str:
-    """US dollars, with `+?` where a part has no known price; empty: nothing is known."""
-    if cost is None:
-        return "unpriced" if unpriced else ""
-    return money(cost) + ("+?" if unpriced else "")
-
-
 def _cells(listed: ListedRun, now: datetime, *, last_output: bool) -> dict[str, str]:
     run, usage = listed.run, listed.usage
-    ended = run.ended_at if run.decided else now
+    elapsed = run.elapsed(now)
     return {
         "run": visible_line(run.key.run_id, 128),
         "phase": visible_line(run.phase, MAX_CELL),
         "failure": visible_line(run.failure_code or "", MAX_CELL),
         "started (UTC)": f"{run.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
-        "took": elapsed_text(ended - run.started_at) if ended is not None else "",
+        "took": elapsed_text(elapsed) if elapsed is not None else "",
         "tokens": short_count(usage.tokens) if usage is not None and usage.tokens else "",
         "cost": cost_text(usage.cost_usd, usage.unpriced) if usage is not None else "",
         "model": visible_line(run.model or "", MAX_CELL),
@@ -133,7 +125,7 @@ def _styled(name: str, text: str, listed: ListedRun, layout: _Layout) -> Text:
             return Text(text[: layout.id_length], style=Style(link=page) if page else "")
         case "failure":
             return Text(text, style="red")
-        case "phase" if text in _FAILED:
+        case "phase" if text in FAILED_PHASES:
             return Text(text, style="red")
         case "phase" if text == "succeeded":
             return Text(text, style="green")

@@ -21,6 +21,13 @@ def money(cost: Decimal) -> str:
     return f"${cost:,.2f}" if cost >= 100 else f"${cost:.4f}"
 
 
+def cost_text(cost: Decimal | None, unpriced: int = 0) -> str:
+    """US dollars, with `+?` where a part has no known price; empty: nothing is known."""
+    if cost is None:
+        return "unpriced" if unpriced else ""
+    return money(cost) + ("+?" if unpriced else "")
+
+
 def duration_text(duration: timedelta) -> str:
     """`4.2 s`, `3 min 20 s`, `2 h 05 min`."""
     seconds = duration.total_seconds()

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -14,13 +14,14 @@ from agent_runs.contracts.identity import WORKFLOW_TYPE, RunKey, workflow_id
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.syntax import IDENTIFIER
 from workflows import attributes
-from workflows.current_details import FINAL
+from workflows.current_details import FINAL, Phase
 
 Value = TypeVar("Value", str, datetime)
 
 SHORT_ID: Final = 8
 """Characters at the beginning of a run's id that name it where there is little room."""
-
+FAILED_PHASES: Final = FINAL - {Phase.SUCCEEDED.value} | {"terminated"}
+"""Phases of runs that have ended without success."""
 _SAME_ID: Final = 20
 """Runs with one id that are looked at: those of an agent are more than one only where a caller has repeated it."""
 
@@ -55,6 +56,11 @@ class RunSummary:
     def decided(self) -> bool:
         """The run has its outcome, or is closed without one; an open run may retain its outcome for its caller."""
         return not self.open or self.phase in FINAL
+
+    def elapsed(self, now: datetime) -> timedelta | None:
+        """From its start to its end, or until now; None: its end is not known."""
+        ended = self.ended_at if self.decided else now
+        return None if ended is None else max(ended - self.started_at, timedelta())
 
     def handle(self, client: Client) -> WorkflowHandle[Any, Outcome]:
         """A handle of exactly this run, not of a later one of its agent."""

@@ -40,16 +40,15 @@ class CancelPages:
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes, for the transcript service."""
         return [
             Route("/runs/{run}/cancel", self.ask),
             Route("/runs/{run}/cancel", self.cancel, methods=["POST"]),
         ]
 
     async def ask(self, request: Request) -> Response:
-        """The question."""
         run = self._checked(request)
-        return HTMLResponse(self._templates.cancel(run), headers=_NO_STORE | with_forms() | _WITH_ORIGIN)
+        html = self._templates.html("cancel.html", run=run, base=quote(run.name, safe=""))
+        return HTMLResponse(html, headers=_NO_STORE | with_forms() | _WITH_ORIGIN)
 
     async def cancel(self, request: Request) -> Response:
         """Request the cancel; the run's page then shows how it goes."""

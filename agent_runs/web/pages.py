@@ -5,7 +5,7 @@
     GET /runs/{run}/live?attempt=1&after=0      SSE: `entries` and `header` as HTML in JSON, `attempt`, `end`
     GET /assets/{name}                             stylesheet, script, icon
 
-The list of runs is in `agent_runs.web.fleet_pages`, what cancels a run in `agent_runs.web.cancelling`.
+The list of runs is in `agent_runs.web.run_list_pages`, what cancels a run in `agent_runs.web.cancelling`.
 
 A reader costs one page of lines, whatever the length of the transcript or the reader's speed.
 """
@@ -14,6 +14,7 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,15 +28,15 @@ from agent_runs.contracts.identity import AttemptKey
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.web.access import Access, Guard, Revocations
 from agent_runs.web.cancelling import CancelPages
-from agent_runs.web.fleet import FleetViews
-from agent_runs.web.fleet_pages import FleetPages
+from agent_runs.web.live_page import LivePage
 from agent_runs.web.operators import Operators
 from agent_runs.web.refusals import CONTENT_SECURITY_POLICY, Refusals, accepts_html
-from agent_runs.web.render import Templates, View, Window, page_entries
+from agent_runs.web.render import Templates, page_entries
 from agent_runs.web.run_info import RunInfoSource
-from agent_runs.web.sse import LivePage
+from agent_runs.web.run_list import RunLists
+from agent_runs.web.run_list_pages import RunListPages
+from agent_runs.web.run_view import RunView, RunViews, Window
 from agent_runs.web.transcripts import KEEP_ALIVE, POLL, error_response, parse_number
-from agent_runs.web.views import RunViews
 
 VIEW_LINES: Final = 500
 VIEW_BYTES: Final = 1024 * 1024
@@ -93,13 +94,12 @@ class Pages:
         operators = access.operators or Operators(access.tokens)
         self._refusals = Refusals(self._templates, operators)
         self._cancelling = CancelPages(operators, source, self._templates)
-        self._fleet = FleetPages(operators, access.tokens, FleetViews(store, source), self._templates)
+        self._run_list = RunListPages(operators, access.tokens, RunLists(store, source), self._templates)
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes, for the transcript service."""
         return [
-            *self._fleet.routes,
+            *self._run_list.routes,
             *self._cancelling.routes,
             Route("/runs/{run}", self.page),
             Route("/runs/{run}/live", self.live),
@@ -117,7 +117,8 @@ class Pages:
             raise HTTPException(404, f"Run {grant.run.run_id} is not known yet. {view.note}".strip())
         window, lines = await self._window(request, view)
         entries = await asyncio.to_thread(page_entries, lines)
-        html = await asyncio.to_thread(self._templates.page, view, window, entries, in_list=grant.operator)
+        content = {"view": view, "window": window, "entries": entries, "in_list": grant.operator}
+        html = await asyncio.to_thread(self._templates.html, "run_page.html", **content)
         return HTMLResponse(html, headers=_NO_STORE)
 
     async def live(self, request: Request) -> Response:
@@ -142,11 +143,14 @@ class Pages:
 
     async def _store_token(self, request: Request, token: str) -> Response:
         grant = await self._guard.granted(request, token)
-        response = HTMLResponse(self._templates.token_redirect(grant.run), headers=_NO_STORE)
+        # no HTTP redirect, because a browser that comes from another site would follow it without the new cookie,
+        # which is SameSite=Strict
+        html = self._templates.html("token_redirect.html", base=quote(grant.run.name, safe=""))
+        response = HTMLResponse(html, headers=_NO_STORE)
         self._access.set_cookie(response, grant, token)
         return response
 
-    async def _window(self, request: Request, view: View) -> tuple[Window, list[Line]]:
+    async def _window(self, request: Request, view: RunView) -> tuple[Window, list[Line]]:
         """The requested lines; by default the end of a live transcript, or the beginning of a finished one."""
         key = AttemptKey(run=view.run, attempt=view.attempt)
         last = await self._store.last(key) or 0

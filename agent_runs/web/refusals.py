@@ -142,7 +142,7 @@ class Refusals:
 
     def _response(self, refusal: Refusal, headers: Mapping[str, str] | None) -> Response:
         return HTMLResponse(
-            self._templates.refusal(refusal),
+            self._templates.html("error.html", refusal=refusal),
             status_code=refusal.status,
             headers={**(headers or {}), **_NO_STORE, **with_forms()},
         )

@@ -238,23 +238,9 @@ class _Service:
         after = parse_number(resumed or request.query_params.get("after", "0"), "Last-Event-ID or after", least=0)
         if resumed and await self._sealed(key) and not await self.store.read(key, after, limit=1):
             return Response(status_code=204)  # WHATWG HTML, 9.2.2: 204 stops an EventSource from reconnecting
-        body = self.guard.until_revoked(grant, self._sse(key, after))
+        lines = self._stream(key, after, _events, partial(self._sealed, key))
+        body = self.guard.until_revoked(grant, lines)
         return StreamingResponse(body, media_type="text/event-stream", headers=_SSE_HEADERS)
-
-    async def _sse(self, key: AttemptKey, after: int) -> AsyncGenerator[str | bytes]:
-        yield f"retry: {RETRY // timedelta(milliseconds=1)}\n\n"
-        sent_at = self._now()
-        sealed = partial(self._sealed, key)
-        async for page in pages(self.store, key, after, done=sealed, poll=self.poll, max_bytes=CHUNK_BYTES):
-            if page or self._now() - sent_at >= self.keep_alive.total_seconds():
-                async for piece in _pieces(_encoded(page, "id: {}\ndata: ", "\n\n"), page):
-                    yield piece
-                if not page:
-                    yield KEEP_ALIVE_COMMENT
-                sent_at = self._now()
-            if self.draining.is_set():
-                return
-        yield await self._end(key)
 
     async def log(self, request: Request) -> Response:
         """Ends with `event: end` once the attempt is sealed, or with `stored` after what is stored."""
@@ -266,19 +252,23 @@ class _Service:
         stored = query.get("stored") == "true"
         if stored:
             await self._check_stored(key)
-        events = LogEvents(log_format, cursor)
-        body = self._log_events(key, events, _done if stored else partial(self._sealed, key))
-        live = self.guard.until_revoked(grant, body)
-        return StreamingResponse(live, media_type="text/event-stream", headers=_SSE_HEADERS)
+        done = _done if stored else partial(self._sealed, key)
+        calls = self._stream(key, cursor.first_line, LogEvents(log_format, cursor).encoded, done)
+        body = self.guard.until_revoked(grant, calls)
+        return StreamingResponse(body, media_type="text/event-stream", headers=_SSE_HEADERS)
 
-    async def _log_events(
-        self, key: AttemptKey, events: LogEvents, done: Callable[[], Awaitable[bool]]
+    async def _stream(
+        self,
+        key: AttemptKey,
+        after: int,
+        encoded: Callable[[Sequence[Line]], Iterator[bytes]],
+        done: Callable[[], Awaitable[bool]],
     ) -> AsyncGenerator[str | bytes]:
+        """Events of the lines, until `done`, then the end with the receipt; or until the service stops."""
         yield f"retry: {RETRY // timedelta(milliseconds=1)}\n\n"
         sent_at = self._now()
-        after = events.cursor.first_line
         async for page in pages(self.store, key, after, done=done, poll=self.poll, max_bytes=CHUNK_BYTES):
-            async for piece in _pieces(events.encoded(page), page):
+            async for piece in _pieces(encoded(page), page):
                 yield piece
                 sent_at = self._now()
                 if self.draining.is_set():
@@ -288,11 +278,8 @@ class _Service:
                 sent_at = self._now()
             if self.draining.is_set():
                 return
-        yield await self._end(key)
-
-    async def _end(self, key: AttemptKey) -> str:
         receipt = await self.store.receipt(key)
-        return f"event: end\ndata: {receipt.model_dump_json() if receipt else 'null'}\n\n"
+        yield f"event: end\ndata: {receipt.model_dump_json() if receipt else 'null'}\n\n"
 
     async def _check_stored(self, key: AttemptKey) -> None:
         if key.attempt not in await self.store.attempts(key.run):
@@ -339,6 +326,10 @@ def as_json(line: Line) -> str:
         },
         separators=(",", ":"),
     )
+
+
+def _events(page: Sequence[Line]) -> Iterator[bytes]:
+    return _encoded(page, "id: {}\ndata: ", "\n\n")
 
 
 def _encoded(page: Sequence[Line], head: str, end: str) -> Iterator[bytes]:

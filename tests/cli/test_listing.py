@@ -27,8 +27,8 @@ from agent_runs.cli import transcripts
 from agent_runs.cli.display import JsonDisplay, ListedRun, RunRef, TextDisplay
 from agent_runs.cli.program import Refused
 from agent_runs.cli.run_list import parse_filters, read_usage, screen, summary
-from agent_runs.cli.runs_table import COLUMNS, LEFT_OUT, LEFT_OUT_LAST, cost_text, elapsed_text, runs_table
-from agent_runs.client.amounts import short_count
+from agent_runs.cli.runs_table import COLUMNS, LEFT_OUT, LEFT_OUT_LAST, elapsed_text, runs_table
+from agent_runs.client.amounts import cost_text, short_count
 from agent_runs.client.fleet import FAILURE_CODES
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, AttemptKey, RunKey
@@ -149,7 +149,7 @@ def test_hostile_texts_move_no_cursor_and_start_no_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0s"), (59.9, "59s"), (200, "3m20s"), (7500, "2h05m"), (273_600, "3d04h"), (-5, "0s")]
+    ("seconds", "text"), [(0, "0s"), (59.9, "59s"), (200, "3m20s"), (7500, "2h05m"), (273_600, "3d04h")]
 )
 def test_a_duration_has_two_units(seconds: float, text: str) -> None:
     assert elapsed_text(timedelta(seconds=seconds)) == text

@@ -16,7 +16,7 @@ from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.start import HostTexts
 from agent_runs.web.render import Templates
 from agent_runs.web.run_info import TemporalRunInfo
-from agent_runs.web.views import RunViews
+from agent_runs.web.run_view import RunViews
 from tests.runs.system import System, attempt_key
 
 UNREADABLE = "instructionsFilePath not readable"
@@ -32,7 +32,7 @@ async def details(system: System, ticket: Ticket) -> str:
 async def header(system: System, run: RunKey) -> str:
     """The header of the run's page."""
     view = await RunViews(system.store, TemporalRunInfo(system.temporal, system.settings)).view(run)
-    return html.unescape(Templates().header(view))
+    return html.unescape(Templates().html("run_header.html", view=view))
 
 
 async def shown(system: System, run_id: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -21,10 +21,11 @@ from rich.console import Console
 
 from agent_runs.cli.display import TextDisplay
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.outcome import ContainerEnd
-from agent_runs.job.attempt_plan import AgentPodSettings, attempt_plan
+from agent_runs.job.agent_pod import AgentPodSettings
+from agent_runs.job.attempt_plan import attempt_plan
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.logs.frames import FrameReader
 from agent_runs.logs.log_resume import LogReader
@@ -277,7 +278,7 @@ def test_9000_hostile_feeds_are_stored_folded_and_shown_without_effect() -> None
             if number % 10 == 0:
                 terminal.line(1, one_shown)
         if number % 10 == 0:
-            parser.feed(templates.entries(RunKey.named("run"), 1, page_entries(shown)))
+            parser.feed(templates.html("transcript_entries.html", base="run", attempt=1, entries=page_entries(shown)))
     written = console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO
     assert read > 9000  # so that the feeds are not refused before they are read
     assert written
@@ -318,7 +319,7 @@ def test_a_large_line_takes_no_multiple_of_its_memory(data: bytes) -> None:
         fold = Fold()
         fold.add(file_line(redacted))
         shown = line(1, redacted)
-        Templates().entries(RunKey.named("run"), 1, page_entries([shown]))
+        Templates().html("transcript_entries.html", base="run", attempt=1, entries=page_entries([shown]))
         assert all(len(call.text.encode()) < CALL_BYTES for form in FORMATS for call in calls(shown, form))
         peak = tracemalloc.get_traced_memory()[1]
     finally:

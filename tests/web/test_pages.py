@@ -20,8 +20,12 @@ from agent_runs.client.timeline import Step
 from agent_runs.contracts.errors import PodScheduleFailed
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Peaks, Usage
+from agent_runs.transcript.fold import Fold
+from agent_runs.web.render import Templates
+from agent_runs.web.run_view import RunView
+from agent_runs.web.usage import AttemptProgress
 from tests.support.cases import case
-from tests.web.parts import NOON, RUN, Site, event, hostile, key, line, run_info, site, text_event, tool
+from tests.web.parts import KEY, NOON, RUN, Site, event, hostile, key, line, run_info, site, text_event, tool
 
 PAGE = f"/runs/{RUN}"
 HTML = {"Accept": "text/html,application/xhtml+xml"}
@@ -444,3 +448,13 @@ async def test_no_redirect_takes_a_token_to_the_host_that_a_request_names(here: 
             async with here.http.get(path, headers={"Host": "evil.example"}, allow_redirects=False) as answer:
                 assert answer.status == 404
                 assert "Location" not in answer.headers
+
+
+def test_a_phase_has_the_colour_of_its_end() -> None:
+    for phase, style in {"running": "open", "succeeded": "good", "failed": "bad", "terminated": "bad"}.items():
+        with case(phase):
+            running = phase == "running"
+            info = run_info(phase, None if running else Outcome())
+            progress = AttemptProgress(Fold().progress, complete=True)
+            view = RunView(KEY, 1, replace(info, outcome=None), (), progress, live=running)
+            assert f'class="phase {style}"' in Templates().html("run_header.html", view=view)

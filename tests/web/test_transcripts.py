@@ -7,7 +7,7 @@ import json
 import random
 import resource
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -370,6 +370,29 @@ async def test_a_stopping_server_closes_its_live_streams(tmp_path: Path) -> None
             assert (await anext(stream)).id == 1
         with pytest.raises(StopAsyncIteration):
             await anext(stream)  # the stream ended whole: a cut would be a ClientPayloadError
+    await store.close()
+
+
+async def test_a_stopping_server_ends_its_streams_also_inside_a_long_line(tmp_path: Path) -> None:
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
+    await store.append(key(), [Line(1, "stdout", b"x" * 3_000_000, at=NOON)])
+    application = app(store, ACCESS, poll=POLL)
+    sent = 0
+
+    async def receive() -> MutableMapping[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError("the reader sends nothing more")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal sent
+        sent += len(message.get("body", b""))
+        application.state.draining.set()
+
+    headers = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
+    scope = {"type": "http", "method": "GET", "path": f"/runs/{RUN.name}/events", "query_string": b""}
+    async with asyncio.timeout(60):
+        await application({**scope, "headers": headers}, receive, send)
+    assert sent < 1_000_000
     await store.close()
 
 

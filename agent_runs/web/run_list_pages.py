@@ -20,10 +20,10 @@ from starlette.routing import BaseRoute, Route
 
 from agent_runs.client.fleet import InvalidFilter, RunFilter
 from agent_runs.transcript.tokens import Tokens
-from agent_runs.web.fleet import FleetViews, Row
 from agent_runs.web.operators import Operators, bearer
 from agent_runs.web.refusals import OFF, SIGN_IN, Refusals, accepts_html, with_forms
 from agent_runs.web.render import Templates
+from agent_runs.web.run_list import Row, RunLists
 
 MAX_USAGE_RUNS: Final = 100
 """Runs of one request for their usage."""
@@ -35,19 +35,18 @@ _NO_STORE: Final = {"Cache-Control": "no-store"}
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
 
-class FleetPages:
+class RunListPages:
     """The list of runs over one store and one Temporal."""
 
-    def __init__(self, operators: Operators, tokens: Tokens, views: FleetViews, templates: Templates) -> None:
+    def __init__(self, operators: Operators, tokens: Tokens, lists: RunLists, templates: Templates) -> None:
         self._operators = operators
         self._tokens = tokens
-        self._views = views
+        self._lists = lists
         self._templates = templates
         self._refusals = Refusals(templates, operators)
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes, for the transcript service."""
         return [
             Route("/runs", self.runs),
             Route("/usage", self.usage),
@@ -67,11 +66,12 @@ class FleetPages:
         if not accepts_html(request) and "part" not in request.query_params:
             return await self._json(wanted, cursor)
         rows_only = request.query_params.get("part") == "list"
-        view = await self._views.view(wanted, cursor, totals=not rows_only)
+        view = await self._lists.page(wanted, cursor, totals=not rows_only)
         following = self._following(texts, view.cursor)
-        render = self._templates.runs_list if rows_only else self._templates.runs_page
+        template = "runs_list.html" if rows_only else "runs_page.html"
         content = {"view": view, "texts": texts, "query": _query(texts), "following": following}
-        html = await asyncio.to_thread(render, **content, sign_out=self._operators.has_session(request))
+        signed_in = self._operators.has_session(request)
+        html = await asyncio.to_thread(self._templates.html, template, **content, sign_out=signed_in)
         return HTMLResponse(html, headers=_NO_STORE | with_forms())
 
     async def usage(self, request: Request) -> Response:
@@ -82,7 +82,7 @@ class FleetPages:
         runs = request.query_params.getlist("run")
         if len(runs) > MAX_USAGE_RUNS:
             raise HTTPException(400, f"run: at most {MAX_USAGE_RUNS} of them")
-        found = await self._views.usage(runs)
+        found = await self._lists.usage(runs)
         body = msgspec.json.encode(list(found.values()))
         return Response(body, media_type="application/json", headers=_NO_STORE)
 
@@ -126,7 +126,7 @@ class FleetPages:
         return "" if cursor is None else _query({**texts, "cursor": self._tokens.seal(_CURSOR, cursor)})
 
     async def _json(self, wanted: RunFilter, cursor: bytes | None) -> Response:
-        view = await self._views.view(wanted, cursor, totals=False)
+        view = await self._lists.page(wanted, cursor, totals=False)
         following = None if view.cursor is None else self._tokens.seal(_CURSOR, view.cursor)
         content = {"runs": [_row_json(row) for row in view.rows], "cursor": following, "notes": list(view.notes)}
         return JSONResponse(content, headers=_NO_STORE)

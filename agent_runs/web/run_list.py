@@ -6,14 +6,13 @@ away, the page says so and shows what the other one knows.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from typing import Final, Protocol, TypeVar
+from typing import Final, Self, TypeVar
 from urllib.parse import quote
 
-from agent_runs.client.fleet import PAGE_RUNS, FleetUnavailable, RunFilter, RunPage
+from agent_runs.client.fleet import PAGE_RUNS, FleetUnavailable, RunFilter
 from agent_runs.client.runs import RunSummary
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import RunKey
@@ -21,6 +20,8 @@ from agent_runs.transcript.fleet import Grouping, Selection
 from agent_runs.transcript.schema import EPOCH
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.transcript.usage import RunUsage, Total
+from agent_runs.web.render import phase_style
+from agent_runs.web.run_info import RunInfoSource
 
 STORE_TIMEOUT: Final = timedelta(seconds=3)
 """A page does not wait longer for the store."""
@@ -34,18 +35,6 @@ STORE_AWAY: Final = "The transcript store does not answer: tokens, cost and last
 
 Item = TypeVar("Item")
 Totals = dict[Grouping, list[Total]]
-
-
-class RunLists(Protocol):
-    """Temporal's list of runs. A port, because pages also work without Temporal."""
-
-    async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
-        """A page of runs, `PAGE_RUNS` at the most.
-
-        Raises:
-            FleetUnavailable: Temporal does not answer.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -71,10 +60,8 @@ class Row:
     obstacle: str = ""
 
     @classmethod
-    def of_run(cls, run: RunSummary, usage: RunUsage | None, now: datetime, obstacle: str = "") -> "Row":
+    def of_run(cls, run: RunSummary, usage: RunUsage | None, now: datetime, obstacle: str = "") -> Self:
         """A run that Temporal lists."""
-        working = not run.decided
-        ended = now if working else run.ended_at
         return cls(
             key=run.key,
             task=run.task_key or "",
@@ -82,14 +69,14 @@ class Row:
             failure=run.failure_code or "",
             model=run.model or (usage.model if usage else ""),
             started_at=run.started_at,
-            elapsed=None if ended is None else max(ended - run.started_at, timedelta()),
-            working=working,
+            elapsed=run.elapsed(now),
+            working=not run.decided,
             usage=usage,
             obstacle=obstacle,
         )
 
     @classmethod
-    def of_usage(cls, usage: RunUsage) -> "Row":
+    def of_usage(cls, usage: RunUsage) -> Self:
         """A run of which only the store can be asked."""
         return cls(
             key=usage.key,
@@ -111,19 +98,12 @@ class Row:
     @property
     def state(self) -> str:
         """How the phase is coloured."""
-        if self.failure or self.phase in {"failed", "timed out", "cancelled", "terminated"}:
-            return "bad"
-        return "good" if self.phase == "succeeded" else "open" if self.working else "quiet"
-
-    @property
-    def cost_usd(self) -> Decimal | None:
-        """None: unknown."""
-        return self.usage.cost_usd if self.usage else None
+        return phase_style(self.phase, failed=bool(self.failure), working=self.working)
 
 
 @dataclass(frozen=True)
-class FleetView:
-    """The content of the list.
+class RunList:
+    """What the page shows.
 
     Attributes:
         cursor: of the next page: Temporal's token, or a time in microseconds after `@` while Temporal is away.
@@ -141,20 +121,17 @@ class FleetView:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-class FleetViews:
-    """Creates views of the list at its present state."""
+class RunLists:
+    """The list at its present state, a page at a time."""
 
-    def __init__(
-        self, store: TranscriptStore, runs: RunLists, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
+    def __init__(self, store: TranscriptStore, source: RunInfoSource) -> None:
         self._store = store
-        self._runs = runs
-        self._clock = clock
+        self._source = source
         self._totals: OrderedDict[Selection, tuple[datetime, Totals]] = OrderedDict()
 
-    async def view(self, wanted: RunFilter, cursor: bytes | None = None, *, totals: bool = True) -> FleetView:
-        """A page of the list, with totals if they are wanted."""
-        now = self._clock()
+    async def page(self, wanted: RunFilter, cursor: bytes | None = None, *, totals: bool = True) -> RunList:
+        """A page of the list."""
+        now = datetime.now(UTC)
         listing = asyncio.create_task(self._listed(wanted, cursor, now))
         since = wanted.since or now.replace(minute=0, second=0, microsecond=0) - TOTALS_SINCE
         selection = Selection(since, wanted.agent or None, wanted.company or None, wanted.model or None)
@@ -162,7 +139,7 @@ class FleetViews:
         rows, following, notes = await listing
         if totals and added is None and STORE_AWAY not in notes:
             notes = [*notes, STORE_AWAY]
-        return FleetView(wanted, rows, following, cursor is None, added, since, notes, now)
+        return RunList(wanted, rows, following, cursor is None, added, since, notes, now)
 
     async def usage(self, runs: Sequence[str]) -> dict[str, RunUsage]:
         """The usage of the runs with these names (`RunKey.name`). Raises TranscriptsUnavailable."""
@@ -174,7 +151,7 @@ class FleetViews:
         """Rows, cursor of the next page, and notes."""
         if cursor is None or not cursor.startswith(_BY_TIME):
             try:
-                page = await self._runs.list_page(wanted, cursor)
+                page = await self._source.list_page(wanted, cursor)
             except FleetUnavailable as error:
                 return await self._from_store(wanted, None, str(error))
             usage = await self._answered(self._store.fleet.usage([run.key.name for run in page.runs]))

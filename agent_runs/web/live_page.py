@@ -6,13 +6,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+from urllib.parse import quote
 
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.transcript.follow import pages
 from agent_runs.transcript.store import Line, TranscriptStore
-from agent_runs.web.render import Templates, View, page_entries
+from agent_runs.web.render import Templates, page_entries
+from agent_runs.web.run_view import RunView, RunViews
 from agent_runs.web.transcripts import CHUNK_BYTES, KEEP_ALIVE_COMMENT, RETRY
-from agent_runs.web.views import RunViews
 
 HEADER_INTERVAL: Final = timedelta(seconds=2)
 """Between two updates of a live page's header."""
@@ -29,7 +30,7 @@ class LivePage:
     draining: asyncio.Event
     poll: timedelta
     keep_alive: timedelta
-    _view: View | None = None
+    _view: RunView | None = None
     _header: str = ""
     _viewed_at: float = float("-inf")
     _sent_at: float = 0
@@ -83,7 +84,9 @@ class LivePage:
         return await asyncio.to_thread(self._rendered, page)
 
     def _rendered(self, page: list[Line]) -> str:
-        html = self.templates.entries(self.key.run, self.key.attempt, page_entries(page))
+        base, attempt = quote(self.key.run.name, safe=""), self.key.attempt
+        entries = page_entries(page)
+        html = self.templates.html("transcript_entries.html", base=base, attempt=attempt, entries=entries)
         return event("entries", html, page[-1].sequence)
 
     async def _header_or_keep_alive(self) -> str:
@@ -91,7 +94,7 @@ class LivePage:
         if self._now() - self._viewed_at >= HEADER_INTERVAL.total_seconds():
             self._viewed_at = self._now()
             self._view = await self.views.view(self.key.run, self.key.attempt)
-            header = self.templates.header(self._view)
+            header = self.templates.html("run_header.html", view=self._view)
             if header != self._header:
                 self._header = header
                 self._sent_at = self._now()
