@@ -32,7 +32,6 @@ from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.frames import with_peaks
-from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
 from agent_runs.logs.stored_output import OutputMetrics, StoredOutput, gap_row, off_loop
 from agent_runs.logs.usage import BudgetWatch, UsageRecorder
@@ -122,69 +121,68 @@ class StreamLogsActivity:
         redaction = await self.redactions.current(input.job.joined)
         state = await StoredOutput.read(self.store, input.attempt, redaction, activity.heartbeat)
         sealed = await self.store.receipt(input.attempt)
-        stored = await self.store.stored_bytes(input.attempt.run)
-        cursor = state.cursor(last_heartbeat() or input.resume, input.job.claimed)
-        checkpoint = Checkpoint(state, cursor, stored)
-        if stored > self.quota and not input.over_quota:
-            return await self._over_quota(input.attempt, checkpoint, writer)
-        watch = await self._budget_watch(input, checkpoint)
-        if sealed is None and (end := await watch.end(state.fold, lambda: checkpoint.progress)) is not None:
+        state.run_size = await self.store.stored_bytes(input.attempt.run)
+        state.cursor = state.resumed_at(last_heartbeat() or input.resume, input.job.claimed)
+        if state.run_size > self.quota and not input.over_quota:
+            return await self._over_quota(input.attempt, state, writer)
+        watch = await self._budget_watch(input, state)
+        if sealed is None and (end := await watch.end(state.fold, lambda: state.progress)) is not None:
             return end
         usage = UsageRecorder(input.model, state.usage, redaction.hide)
         measured = OutputMetrics(self.metrics, input.pod, has_stdout=state.tally.sizes["stdout"] > 0)
-        follower = self._follower(input, checkpoint)
+        follower = self._follower(input, state)
         async with (
-            heartbeats(checkpoint, follower, self.throttle),
+            heartbeats(state, follower, self.throttle),
             usage.recording(self.store, input.attempt, writer),
             follower,
         ):
             async for batch in until_worker_shutdown(follower):
                 if sealed is None and (batch.lines or batch.gaps):
-                    await self._store(input.attempt, batch, checkpoint, writer, usage)
+                    await self._store(input.attempt, batch, state, writer, usage)
                     measured.stored(batch)
-                    if checkpoint.stored > self.quota:
-                        return await self._over_quota(input.attempt, checkpoint, writer)
-                    end = await watch.end(state.fold, lambda: checkpoint.progress)
+                    if state.run_size > self.quota:
+                        return await self._over_quota(input.attempt, state, writer)
+                    end = await watch.end(state.fold, lambda: state.progress)
                     if end is not None and follower.last is None:
                         return end
                 if follower.may_end_early and (rests(follower) or is_whole_success(state, follower, sealed)):
                     follower.end_early()
             if follower.silence.exceeded is not None:
-                return await self._silence(input, follower, follower.silence.exceeded, checkpoint)
+                return await self._silence(input, follower, follower.silence.exceeded, state)
         receipt = await self.store.seal(input.attempt, state.tally.receipt(follower.last, state.gaps), writer)
         return await self._end(input.job, follower, receipt, state)
 
-    async def _budget_watch(self, input: StreamLogs, checkpoint: "Checkpoint") -> BudgetWatch:
+    async def _budget_watch(self, input: StreamLogs, state: StoredOutput) -> BudgetWatch:
         def heartbeat(_sequence: int) -> None:
-            activity.heartbeat(checkpoint.progress)
+            activity.heartbeat(state.progress)
 
-        hide = checkpoint.state.redaction.hide
+        hide = state.redaction.hide
         return await BudgetWatch.begin(input, self.store, hide=hide, heartbeat=heartbeat, warn=warn_of_budget)
 
-    def _follower(self, input: StreamLogs, checkpoint: "Checkpoint") -> Follower:
+    def _follower(self, input: StreamLogs, state: StoredOutput) -> Follower:
         return Follower(
             self.cluster,
             input.job,
             input.pod,
-            checkpoint.cursor,
+            state.cursor,
             limits=SilenceLimits(input.first_output_timeout, input.silence_timeout, input.answered_timeout),
-            has_stdout=checkpoint.state.tally.sizes["stdout"] > 0,
+            has_stdout=state.tally.sizes["stdout"] > 0,
             metrics=self.metrics,
-            progress=checkpoint.state.agent,
+            progress=state.agent,
         )
 
     async def _silence(
-        self, input: StreamLogs, follower: Follower, clock: SilenceClock, checkpoint: "Checkpoint"
+        self, input: StreamLogs, follower: Follower, clock: SilenceClock, state: StoredOutput
     ) -> Silence:
         processes = await SilenceProof(self.cluster, input.pod).processes()
-        redaction = checkpoint.state.redaction
-        cause, detail = cause_of_silence(checkpoint.state.agent, chatters=follower.silence.chatters)
+        redaction = state.redaction
+        cause, detail = cause_of_silence(state.agent, chatters=follower.silence.chatters)
         return Silence(
             limit=clock.limit,
             cause=cause,
             detail=redaction.hide(detail),
             has_output=not clock.awaits_first_output,
-            progress=checkpoint.progress,
+            progress=state.progress,
             processes=tuple(map(redaction.hide, processes)),
         )
 
@@ -210,27 +208,25 @@ class StreamLogsActivity:
         )
 
     async def _store(
-        self, key: AttemptKey, batch: Batch, checkpoint: "Checkpoint", writer: Writer, usage: UsageRecorder
+        self, key: AttemptKey, batch: Batch, state: StoredOutput, writer: Writer, usage: UsageRecorder
     ) -> None:
-        """Stores a batch and advances the checkpoint; gaps that an earlier activity attempt has stored are skipped."""
-        state = checkpoint.state
+        """Stores a batch; gaps that an earlier activity attempt has stored are skipped."""
         batch.gaps = [gap for gap in batch.gaps if gap not in state.gaps]
         redacted = replace(batch, lines=await off_loop(batch.size, state.counted, batch.lines))
         await self.store.append(key, state.rows(redacted, datetime.now(UTC)), writer, usage.due(), str(state.tally))
         await off_loop(batch.size, state.add, redacted.lines, batch.gaps)
-        checkpoint.cursor = batch.cursor or checkpoint.cursor
-        checkpoint.stored += stored_size(redacted.lines)
+        state.cursor = batch.cursor or state.cursor
+        state.run_size += stored_size(redacted.lines)
 
-    async def _over_quota(self, key: AttemptKey, checkpoint: "Checkpoint", writer: Writer) -> OverQuota:
+    async def _over_quota(self, key: AttemptKey, state: StoredOutput, writer: Writer) -> OverQuota:
         """Ends the transcript of a run that is over the quota with a gap of unknown size, and seals it."""
-        state = checkpoint.state
         if await self.store.receipt(key) is None:
             gap = Gap(after_sequence=state.sequence)
             self.metrics.count(OUTPUT_GAPS)
             await self.store.append(key, [gap_row(gap, datetime.now(UTC))], writer)
             state.gaps.append(gap)
         receipt = await self.store.seal(key, state.tally.receipt(None, state.gaps), writer)
-        return OverQuota(limit=self.quota, receipt=receipt, progress=checkpoint.progress)
+        return OverQuota(limit=self.quota, receipt=receipt, progress=state.progress)
 
 
 def this_writer() -> Writer:
@@ -266,27 +262,6 @@ async def until_worker_shutdown(follower: Follower) -> AsyncIterator[Batch]:
     )
 
 
-@dataclass
-class Checkpoint:
-    """What is stored, and where in the log another worker finds what follows it.
-
-    Attributes:
-        stored: bytes that the whole run takes in the store, all attempts together.
-    """
-
-    state: StoredOutput
-    cursor: Cursor
-    stored: int = 0
-
-    @property
-    def progress(self) -> StreamProgress:
-        """The details of a heartbeat; a place in the log only if one is known and all before it is stored."""
-        progress, cursor = self.state.progress, self.cursor
-        if cursor.first == 1 or progress.sequence != max(cursor.after, cursor.covered):
-            return progress
-        return progress.model_copy(update={"needed_from": cursor.first, "second": cursor.second})
-
-
 async def warn_of_budget(warning: BudgetWarning) -> bool:
     """Tells the run, which shows it at once; False: Temporal does not take it now."""
     info = activity.info()
@@ -312,13 +287,13 @@ def rests(follower: Follower) -> bool:
 
 
 @asynccontextmanager
-async def heartbeats(checkpoint: Checkpoint, follower: Follower, throttle: HeartbeatThrottle) -> AsyncIterator[None]:
+async def heartbeats(state: StoredOutput, follower: Follower, throttle: HeartbeatThrottle) -> AsyncIterator[None]:
     """Sends heartbeats, also while the agent is silent: silence is normal, a dead worker or node is not."""
 
     async def send() -> None:
         while True:
             reason, since = follower.silent_node or ("", None)
-            activity.heartbeat(checkpoint.progress.model_copy(update={"reason": reason, "since": since}))
+            activity.heartbeat(state.progress.model_copy(update={"reason": reason, "since": since}))
             await asyncio.sleep(throttle.interval.total_seconds())
 
     throttle.streams += 1

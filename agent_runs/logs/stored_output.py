@@ -112,6 +112,8 @@ class StoredOutput:
 
     Attributes:
         agent: what it is doing; the follower adds what is not stored yet.
+        cursor: where in the log another worker finds what follows.
+        run_size: bytes that the whole run takes in the store, all attempts together.
     """
 
     redaction: Redaction = field(default_factory=Redaction)
@@ -120,6 +122,8 @@ class StoredOutput:
     gaps: list[Gap] = field(default_factory=list)
     fold: Fold = field(default_factory=Fold)
     agent: AgentState = field(default_factory=AgentState)
+    cursor: Cursor = field(default_factory=Cursor)
+    run_size: int = 0
 
     @classmethod
     async def read(
@@ -168,16 +172,19 @@ class StoredOutput:
 
     @property
     def progress(self) -> StreamProgress:
-        """A hint for people; the store's own last sequence is the cursor."""
-        progress = self.fold.progress
+        """The details of a heartbeat; a place in the log only if one is known and all before it is stored."""
+        progress, cursor = self.fold.progress, self.cursor
+        is_place_known = cursor.first > 1 and self.sequence == max(cursor.after, cursor.covered)
         return StreamProgress(
             sequence=self.sequence,
+            needed_from=cursor.first if is_place_known else None,
+            second=cursor.second if is_place_known else None,
             lines=self.tally.lines["stdout"],
             session_id=self.redaction.hide_in(progress.session_id),
             last_output=self.redaction.hide(progress.last_output),
         )
 
-    def cursor(self, hint: StreamProgress, claimed: Claimed | None = None) -> Cursor:
+    def resumed_at(self, hint: StreamProgress, claimed: Claimed | None = None) -> Cursor:
         """Where to continue: after the last stored line and the last gap, according to the store.
 
         The log of a pod that had rested begins with the output of other runs.

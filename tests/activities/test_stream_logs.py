@@ -13,7 +13,6 @@ from temporalio.testing import ActivityEnvironment
 from activities.parse_transcript import OUTPUT_DIFFERS, ParseTranscriptActivity, where_output_is_missing
 from activities.stream_logs import (
     MIN_HEARTBEAT_INTERVAL,
-    Checkpoint,
     HeartbeatThrottle,
     StreamLogsActivity,
     last_heartbeat,
@@ -95,8 +94,8 @@ async def test_without_the_runs_secrets_nothing_is_stored_and_another_worker_tri
     assert await store.last(KEY) is None
 
 
-def state(*sequences: int, gaps: tuple[Gap, ...] = ()) -> StoredOutput:
-    stored = StoredOutput()
+def state(*sequences: int, gaps: tuple[Gap, ...] = (), cursor: Cursor | None = None) -> StoredOutput:
+    stored = StoredOutput(cursor=cursor or Cursor())
     lines = [log_line(sequence, "stdout", b"x", terminated=True) for sequence in sequences]
     stored.add(stored.counted(lines), gaps)
     return stored
@@ -121,7 +120,7 @@ async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
     follower.silence.chatters = True
     clock = SilenceClock(SilenceLimits(silence=timedelta(hours=1)), LastOutput(0), 0)
     streaming = StreamLogsActivity(cast("Cluster", NoProcesses()), cast("TranscriptStore", None), REDACTIONS)
-    silence = await streaming._silence(INPUT, follower, clock, Checkpoint(stored, Cursor()))
+    silence = await streaming._silence(INPUT, follower, clock, stored)
     assert (silence.cause, silence.detail) == ("chatter", "retry with [[secret:GITHUB_TOKEN]]")
 
 
@@ -133,33 +132,33 @@ class NoProcesses:
 
 
 def test_the_heartbeat_names_where_in_the_log_to_continue() -> None:
-    checkpoint = Checkpoint(state(5, 9), Cursor(after=9, first=7, second=SECOND))
-    assert (checkpoint.progress.sequence, checkpoint.progress.needed_from, checkpoint.progress.second) == (9, 7, SECOND)
-    received = StreamProgress.model_validate(json.loads(checkpoint.progress.model_dump_json()))
-    cursor = state(5, 9).cursor(received)
+    progress = state(5, 9, cursor=Cursor(after=9, first=7, second=SECOND)).progress
+    assert (progress.sequence, progress.needed_from, progress.second) == (9, 7, SECOND)
+    received = StreamProgress.model_validate(json.loads(progress.model_dump_json()))
+    cursor = state(5, 9).resumed_at(received)
     assert (cursor.after, cursor.first, cursor.second) == (9, 7, SECOND)
 
 
 def test_the_heartbeat_names_the_place_that_an_earlier_one_has_named_until_more_is_stored() -> None:
-    cursor = state(5, 9, 12).cursor(StreamProgress(sequence=9, needed_from=7, second=SECOND))
-    progress = Checkpoint(state(5, 9, 12), cursor).progress
+    cursor = state(5, 9, 12).resumed_at(StreamProgress(sequence=9, needed_from=7, second=SECOND))
+    progress = state(5, 9, 12, cursor=cursor).progress
     assert (progress.sequence, progress.needed_from, progress.second) == (12, 7, SECOND)
-    assert state(5, 9, 12).cursor(progress) == cursor
+    assert state(5, 9, 12).resumed_at(progress) == cursor
 
 
 @pytest.mark.parametrize(
-    "checkpoint",
+    "cursor",
     [
-        pytest.param(Checkpoint(state(5), Cursor(after=5)), id="a cursor of the store alone"),
-        pytest.param(Checkpoint(state(5), Cursor(after=9, first=7, second=SECOND)), id="not stored yet"),
+        pytest.param(Cursor(after=5), id="a cursor of the store alone"),
+        pytest.param(Cursor(after=9, first=7, second=SECOND), id="not stored yet"),
     ],
 )
-def test_a_heartbeat_without_a_reliable_place_names_none(checkpoint: Checkpoint) -> None:
-    assert checkpoint.progress.needed_from is None
+def test_a_heartbeat_without_a_reliable_place_names_none(cursor: Cursor) -> None:
+    assert state(5, cursor=cursor).progress.needed_from is None
 
 
 def test_an_older_heartbeat_is_used_although_more_is_stored() -> None:
-    cursor = state(5, 9, 12).cursor(StreamProgress(sequence=9, needed_from=7, second=SECOND))
+    cursor = state(5, 9, 12).resumed_at(StreamProgress(sequence=9, needed_from=7, second=SECOND))
     assert (cursor.after, cursor.first, cursor.second) == (12, 7, SECOND)
 
 
@@ -175,7 +174,7 @@ def test_an_older_heartbeat_is_used_although_more_is_stored() -> None:
     ],
 )
 def test_a_heartbeat_that_contradicts_the_store_is_ignored(hint: StreamProgress) -> None:
-    assert state(5, 9).cursor(hint) == Cursor(after=9)
+    assert state(5, 9).resumed_at(hint) == Cursor(after=9)
 
 
 def test_more_streams_send_fewer_heartbeats_each_well_within_the_time_out() -> None:
@@ -193,7 +192,7 @@ async def test_an_unreadable_heartbeat_is_ignored(details: list[object]) -> None
 
 def test_a_stored_gap_is_not_requested_a_second_time() -> None:
     known = state(4, gaps=(Gap(after_sequence=4, frames=6),))
-    assert known.cursor(StreamProgress()) == Cursor(after=4, covered=10)
+    assert known.resumed_at(StreamProgress()) == Cursor(after=4, covered=10)
 
 
 def test_a_gap_before_the_last_stored_line_is_in_the_receipt_only() -> None:
