@@ -110,7 +110,7 @@ def activities(
         agents=profiles,
     )
     prompts = Prompts(preparations, data_claim)
-    surroundings = Surroundings(cluster, store, Objects(cluster, pods, overrides))
+    surroundings = Surroundings(store, Objects(cluster, pods, overrides))
     checking = CheckConfigurationActivity(
         opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings
     )

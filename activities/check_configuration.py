@@ -19,7 +19,7 @@ from agent_runs.contracts.request import Workspace
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
 from agent_runs.doctor.objects import CheckedAgent
 from agent_runs.doctor.surroundings import Surroundings
-from agent_runs.doctor.trial import Trial
+from agent_runs.doctor.trial import pod_findings
 from agent_runs.job.checks import Checks
 from agent_runs.job.data_volume import Owner, RunFolders
 from agent_runs.job.redactions import WorkerValues
@@ -75,8 +75,7 @@ class CheckConfigurationActivity:
         _, agent = await self._configuration(await self._opened(input), _key(input))
         if agent is None or self.surroundings is None:
             return CheckReport()
-        trial = Trial(self.surroundings.cluster, self.surroundings.objects)
-        return CheckReport(findings=tuple(await trial.findings(agent, activity.heartbeat)))
+        return CheckReport(findings=tuple(await pod_findings(self.surroundings.objects, agent, activity.heartbeat)))
 
     async def _opened(self, input: CheckStart) -> SealedCheck:
         use = Binding(

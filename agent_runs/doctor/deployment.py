@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from agent_runs.contracts.start import Finding
+from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Ended, Failing, Waiting, diagnose
 from agent_runs.kube.failures import LogCut, LogRefused
 from agent_runs.kube.objects import ContainerStatus, Deployment, Event, Pod
@@ -59,29 +60,7 @@ _REMEDIES: Final = (
 _ELSE: Final = f"`kubectl --namespace {{namespace}} describe pods --selector {LABEL}` shows more"
 
 
-class Source(Protocol):
-    """What of the Kubernetes client is needed."""
-
-    async def list_deployments(self, namespace: str, labels: str) -> Sequence[Deployment]: ...
-
-    async def list_pods(self, namespace: str, labels: str) -> tuple[list[Pod], str]: ...
-
-    async def events_of(self, namespace: str, uids: Sequence[str]) -> list[Event]: ...
-
-    def open_log(
-        self,
-        namespace: str,
-        pod: str,
-        container: str,
-        *,
-        follow: bool,
-        since: timedelta | None,
-        timestamps: bool,
-        idle_timeout: timedelta | None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
-
-
-async def deployment_findings(cluster: Source, namespace: str) -> Sequence[Finding]:
+async def deployment_findings(cluster: Cluster, namespace: str) -> Sequence[Finding]:
     """Return one error for each cause that keeps a worker from being ready, else one finding that says that all are.
 
     Raises:
@@ -138,7 +117,7 @@ def _cause(pod: Pod, events: Sequence[Event]) -> str | None:
     return _line(text) or None
 
 
-async def _awaited(cluster: Source, namespace: str, pod: Pod) -> str | None:
+async def _awaited(cluster: Cluster, namespace: str, pod: Pod) -> str | None:
     """The server that a worker waits for, as the last line of its log says."""
     status = pod.container(CONTAINER)
     if status is None or status.ready or status.state.running is None:
@@ -146,7 +125,9 @@ async def _awaited(cluster: Source, namespace: str, pod: Pod) -> str | None:
     lines = b""
     with suppress(LogRefused, LogCut):
         async with cluster.open_log(
-            *(namespace, pod.metadata.name, CONTAINER),
+            namespace,
+            pod.metadata.name,
+            CONTAINER,
             follow=False,
             since=LOG_AGE,
             timestamps=False,

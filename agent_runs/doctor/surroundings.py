@@ -13,7 +13,6 @@ from agent_runs.contracts.start import Finding
 from agent_runs.doctor.objects import CheckedAgent, Objects
 from agent_runs.doctor.permissions import permission_findings
 from agent_runs.job.pod_source import deployment_namespace
-from agent_runs.kube.client import Cluster
 from agent_runs.transcript.store import TranscriptStore
 
 
@@ -21,7 +20,6 @@ from agent_runs.transcript.store import TranscriptStore
 class Surroundings:
     """The worker's connections and settings, for the checks of one agent."""
 
-    cluster: Cluster
     store: TranscriptStore
     objects: Objects
 
@@ -33,22 +31,20 @@ class Surroundings:
             agent: None if its configuration is wrong: then no object of a run can be tried.
             limit: the time of each check.
         """
-        jobs = namespace or self.cluster.namespace
+        cluster = self.objects.cluster
+        jobs, choice = namespace or cluster.namespace, self.objects.settings.inheritance.deployment
+        deployment = deployment_namespace(cluster, choice) if choice else None
         checks = [
             Check("the API server", self._api_server),
-            Check("the worker's permissions", lambda: permission_findings(self.cluster, jobs, self._deployment())),
+            Check("the worker's permissions", lambda: permission_findings(cluster, jobs, deployment)),
             Check("the transcript store", self._store),
         ]
         if agent is not None:
             checks.append(Check("the objects of a run", lambda: self.objects.findings(agent)))
         return await run_checks(checks, limit)
 
-    def _deployment(self) -> str | None:
-        choice = self.objects.settings.inheritance.deployment
-        return deployment_namespace(self.cluster, choice) if choice else None
-
     async def _api_server(self) -> Sequence[Finding]:
-        message = f"The API server answers, version {await self.cluster.version()}"
+        message = f"The API server answers, version {await self.objects.cluster.version()}"
         return [Finding(code="kubernetes", level="info", message=message)]
 
     async def _store(self) -> Sequence[Finding]:

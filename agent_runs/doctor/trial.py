@@ -8,7 +8,6 @@ import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +29,9 @@ from agent_runs.kube.watch import snapshots
 
 CHECKED_FOLDER: Final = "/agent-run/checked"
 FILE: Final = ".agent-runs-check-{}"
+SNAPSHOTS: Final = timedelta(seconds=2)
+ANSWER_LIMIT: Final = timedelta(minutes=2)
+"""From the creation of such a Job to its end: as long as a large image may take to be pulled."""
 LISTED_MODELS: Final = 5
 FIELD_LIMIT: Final = 200
 
@@ -72,76 +74,93 @@ pathlib.Path("/dev/termination-log").write_text("\\n".join(" ".join(each.split()
 HTTP, whatever its status, shows that the address is reached."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    cluster: Cluster
-    objects: Objects
-    data_root: Path = Path(DATA_DIRECTORY)
+async def pod_findings(objects: Objects, agent: CheckedAgent, progress: Callable[[], None]) -> Sequence[Finding]:
+    """What a run's pod finds. Repeated by another activity attempt it continues with the same Job.
 
-    async def findings(self, agent: CheckedAgent, progress: Callable[[], None]) -> Sequence[Finding]:
-        """What a run's pod finds. Repeated by another activity attempt it continues with the same Job.
+    Args:
+        progress: called every few seconds while the pod is waited for.
 
-        Args:
-            progress: called every few seconds while the pod is waited for.
-        """
-        planned = await self.objects.planned(agent)
-        check_id, hide = agent.run.run_id, agent.values.redaction(agent.prepared.secrets).hide
-        file = await asyncio.to_thread(self._written, planned, check_id)
-        try:
-            job = await self._created(planned, check_id if file else "")
-            ended = await self._ended(job, progress)  # if it is cut off, the next activity attempt goes on with the Job
-            await self.cluster.delete_job(job.namespace, job.name, job.uid, timedelta(seconds=1))
-        except RunError as error:
-            return [Finding.error(error.code, hide(error.message), error.next_step)]
-        finally:
-            if file:
-                await asyncio.to_thread(_removed, file)
-        if isinstance(ended, Finding):
-            return [ended.model_copy(update={"message": hide(ended.message)})]
-        model = agent.prepared.request.config.model
-        answers = {name: hide(_message(ended, name)) for name in (AGENT_CONTAINER, SIDECAR_CONTAINER)}
-        answer, program = answers[AGENT_CONTAINER].split("\n"), planned.agent
-        return [
-            *(_agent(answer, planned.image, program) if program else _opencode(answer, planned.image, model)),
-            *_rest(answers[SIDECAR_CONTAINER].split("\n"), planned, check_id if file else ""),
-        ]
+    Raises:
+        RunError: as `Objects.planned`.
+    """
+    planned, cluster = await objects.planned(agent), objects.cluster
+    check_id, hide = agent.run.run_id, agent.values.redaction(agent.prepared.secrets).hide
+    file = await asyncio.to_thread(_written, planned, check_id)
+    try:
+        job = await _created(cluster, planned, check_id if file else "")
+        ended = await _ended(cluster, job, progress)  # if it is cut off, the next activity attempt goes on with the Job
+        await cluster.delete_job(job.namespace, job.name, job.uid, timedelta(seconds=1))
+    except RunError as error:
+        return [Finding.error(error.code, hide(error.message), error.next_step)]
+    finally:
+        if file:
+            await asyncio.to_thread(_removed, file)
+    if isinstance(ended, Finding):
+        return [ended.model_copy(update={"message": hide(ended.message)})]
+    model = agent.prepared.request.config.model
+    answers = {name: hide(_message(ended, name)) for name in (AGENT_CONTAINER, SIDECAR_CONTAINER)}
+    answer, program = answers[AGENT_CONTAINER].split("\n"), planned.agent
+    return [
+        *(_agent(answer, planned.image, program) if program else _opencode(answer, planned.image, model)),
+        *_rest(answers[SIDECAR_CONTAINER].split("\n"), planned, check_id if file else ""),
+    ]
 
-    def _written(self, planned: Planned, check_id: str) -> Path | None:
-        """The file that the worker writes on the data volume, None where it has none."""
-        if not (planned.worker_has_data and planned.profile.data_claim):
-            return None
-        file = self.data_root / FILE.format(check_id)
-        with suppress(OSError):
-            file.write_text(check_id)
-            return file
+
+def _written(planned: Planned, check_id: str) -> Path | None:
+    """The file that the worker writes on the data volume, None where it has none."""
+    if not (planned.worker_has_data and planned.profile.data_claim):
         return None
+    file = Path(DATA_DIRECTORY, FILE.format(check_id))
+    with suppress(OSError):
+        file.write_text(check_id)
+        return file
+    return None
 
-    async def _created(self, planned: Planned, check_id: str) -> JobRef:
-        """The Job, with its Secrets, which it owns."""
-        manifest = _trial_job(planned, FILE.format(check_id) if check_id else "")
-        try:
-            job = job_ref(await self.cluster.create_job(manifest))
-        except AlreadyExists:
-            existing = await self.cluster.read_job(planned.namespace, manifest["metadata"]["name"])
-            if existing is None:
-                raise
-            job = job_ref(existing)
-        prompt = prompt_secret(planned.input.attempt, planned.namespace, b"check")
-        for secret in (planned.plan.run_secret, prompt):
-            await self.cluster.put_secret(secret)
-            await self.cluster.set_secret_owner(job.namespace, secret["metadata"]["name"], job)
-        return job
 
-    async def _ended(self, job: JobRef, progress: Callable[[], None]) -> Pod | Finding:
-        """The pod when all its containers have ended, else why they have not."""
-        match await ended_pod(self.cluster, job, progress):
-            case Pod() as pod:
-                return pod
-            case Failing(error, message):
-                return Finding.error(error.code, message, error.next_step)
-            case reason:
-                late = f"The pod has not run within {ANSWER_LIMIT.total_seconds():.0f} s: {reason}"
-                return Finding.error("pod_not_started", late, "Correct what Kubernetes names, and check again.")
+def _removed(file: Path) -> None:
+    with suppress(OSError):
+        file.unlink(missing_ok=True)
+
+
+async def _created(cluster: Cluster, planned: Planned, check_id: str) -> JobRef:
+    """The Job, with its Secrets, which it owns."""
+    manifest = _trial_job(planned, FILE.format(check_id) if check_id else "")
+    try:
+        job = job_ref(await cluster.create_job(manifest))
+    except AlreadyExists:
+        existing = await cluster.read_job(planned.namespace, manifest["metadata"]["name"])
+        if existing is None:
+            raise
+        job = job_ref(existing)
+    prompt = prompt_secret(planned.input.attempt, planned.namespace, b"check")
+    for secret in (planned.plan.run_secret, prompt):
+        await cluster.put_secret(secret)
+        await cluster.set_secret_owner(job.namespace, secret["metadata"]["name"], job)
+    return job
+
+
+async def _ended(cluster: Cluster, job: JobRef, progress: Callable[[], None]) -> Pod | Finding:
+    """The pod when all its containers have ended, else why they will not, or have not within the limit."""
+    reason = "no pod was created"
+    with suppress(TimeoutError):
+        async with (
+            asyncio.timeout(ANSWER_LIMIT.total_seconds()),
+            cluster.watch_pods(job) as states,
+            aclosing(snapshots(states, SNAPSHOTS)) as repeated,
+        ):
+            async for pods in repeated:
+                progress()
+                pod = pods[-1] if pods else None
+                if pod is not None and has_ended(pod):
+                    return pod
+                uids = [job.uid, *([pod.metadata.uid] if pod else [])]
+                events = await cluster.events_of(job.namespace, uids)
+                diagnosis = diagnose(pod, await cluster.read_job(job.namespace, job.name), events)
+                if isinstance(diagnosis, Failing):
+                    return Finding.error(diagnosis.error.code, diagnosis.message, diagnosis.error.next_step)
+                reason = diagnosis.reason if isinstance(diagnosis, Waiting) else "its containers did not end"
+    late = f"The pod has not run within {ANSWER_LIMIT.total_seconds():.0f} s: {reason}"
+    return Finding.error("pod_not_started", late, "Correct what Kubernetes names, and check again.")
 
 
 def _trial_job(planned: Planned, file: str) -> Manifest:
@@ -226,43 +245,3 @@ def _message(pod: Pod, container: str) -> str:
     status = pod.container(container)
     ended = status.state.terminated if status is not None else None
     return "" if ended is None else ended.message.strip()
-
-
-def _removed(file: Path) -> None:
-    with suppress(OSError):
-        file.unlink(missing_ok=True)
-
-
-SNAPSHOTS: Final = timedelta(seconds=2)
-ANSWER_LIMIT: Final = timedelta(minutes=2)
-"""From the creation of such a Job to its end: as long as a large image may take to be pulled."""
-
-
-async def ended_pod(cluster: Cluster, job: JobRef, progress: Callable[[], None] = lambda: None) -> Pod | Failing | str:
-    """Return the Job's pod when all its containers have ended, else why they will not, or have not within the limit.
-
-    Args:
-        progress: called every few seconds.
-
-    Raises:
-        ClusterUnavailable: the API server refused or timed out.
-    """
-    reason = "no pod was created"
-    with suppress(TimeoutError):
-        async with (
-            asyncio.timeout(ANSWER_LIMIT.total_seconds()),
-            cluster.watch_pods(job) as states,
-            aclosing(snapshots(states, SNAPSHOTS)) as repeated,
-        ):
-            async for pods in repeated:
-                progress()
-                pod = pods[-1] if pods else None
-                if pod is not None and has_ended(pod):
-                    return pod
-                uids = [job.uid, *([pod.metadata.uid] if pod else [])]
-                events = await cluster.events_of(job.namespace, uids)
-                diagnosis = diagnose(pod, await cluster.read_job(job.namespace, job.name), events)
-                if isinstance(diagnosis, Failing):
-                    return diagnosis
-                reason = diagnosis.reason if isinstance(diagnosis, Waiting) else "its containers did not end"
-    return reason

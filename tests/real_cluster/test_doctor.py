@@ -27,7 +27,7 @@ from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.start import Finding, HostTexts
 from agent_runs.doctor.objects import CheckedAgent, Objects
 from agent_runs.doctor.permissions import CHECK_VERBS, OWN_VERBS, REQUIRED_VERBS, permission_findings
-from agent_runs.doctor.trial import Trial
+from agent_runs.doctor.trial import _created, pod_findings
 from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.redactions import WorkerValues
@@ -345,9 +345,9 @@ async def test_a_trial_whose_worker_was_killed_goes_on_with_its_job_and_leaves_n
     _, image = cluster_and_image()
     settings = AgentPodSettings(sidecar_image=os.environ.get(SIDECAR_IMAGE))
     objects = Objects(workers.admin, settings, PodOverrides(image=image))
-    trial, agent = Trial(workers.admin, objects), checked(home)
-    left_behind = await trial._created(await objects.planned(agent), "")  # by the one that was killed
-    found = {each.code: each for each in await trial.findings(agent, lambda: None)}
+    agent = checked(home)
+    left_behind = await _created(workers.admin, await objects.planned(agent), "")  # by the one that was killed
+    found = {each.code: each for each in await pod_findings(objects, agent, lambda: None)}
     assert found["opencode"].message.endswith("ran OpenCode 1.18.33")
     assert await jobs_of(workers, home) in ([], [left_behind.uid])
     async with asyncio.timeout(60):
