@@ -33,10 +33,8 @@ const stopping = new AbortController();
 setMaxListeners(0, stopping.signal); // every execution adds a listener
 const listeningTo = new Set<string>();
 
-/** Why a run was aborted. */
 export type Abort = { kind: "cancel"; reason: string } | { kind: "lease lost" };
 
-/** Why `signal` was aborted; undefined while it is not. */
 export function abortOf(signal: AbortSignal | undefined): Abort | undefined {
   if (!signal?.aborted) return undefined;
   const { reason } = signal;

@@ -89,7 +89,7 @@ export interface Progress {
   uncertain: boolean;
 }
 
-/** What Temporal knows of a run, of its description or of a list. */
+/** A run's description, or its entry in a list. */
 type Found = Omit<WorkflowExecutionInfo, "raw">;
 
 /** `agent-run:<agent id>`: Temporal allows one open run per id, and that is the concurrency guard. */
@@ -118,7 +118,7 @@ export async function attach(
   for (;;) {
     const { holder, workflowRunId } = await sendStart(temporal, wake.start.runId, start, options, progress);
     progress.uncertain = holder === undefined;
-    const run = runOf(temporal, start.workflowId, workflowRunId);
+    const run = runOf(temporal, { workflowId: start.workflowId, workflowRunId });
     // an abort must not hide a run of our own, which may have begun
     const describing = progress.uncertain ? { outage: options.outage } : options;
     const described = await callUntilAnswered(temporal, () => run.describe(), describing);
@@ -156,7 +156,7 @@ export async function attachWhenFree(
       holder = ticket.workflowRunId;
       onBusy(ticket);
     }
-    await waitForClose(temporal, runOf(temporal, ticket.workflowId, ticket.workflowRunId), options, pollMs);
+    await waitForClose(temporal, runOf(temporal, ticket), options, pollMs);
   }
 }
 
@@ -216,7 +216,6 @@ function ticketOf(found: Found): Ticket {
   return { kind: "joined", workflowId, workflowRunId, runId, closed: status.name !== "RUNNING" };
 }
 
-/** Sends one start until the server has answered it. */
 async function sendStart(
   temporal: Temporal,
   requestId: string,
@@ -252,7 +251,7 @@ async function joinOrBusy(
   const same = theirs !== null && theirs === task && attribute(described, "CompanyId") === companyId;
   const ended = FINAL_PHASES.has(phase);
   if (!same && !ended) return busy();
-  const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
+  const run = runOf(temporal, ticket);
   const runIds = [ticket.runId, ...attributes(described, "JoinedRunIds")];
   if (same && ended && (await delivered?.(runIds, ticket.workflowRunId))) {
     await signalCollected(temporal, run, { outage: options.outage });
@@ -281,9 +280,8 @@ async function joinOrBusy(
 
 /** Why a run cannot be joined although it has this wake's task; undefined: it has another one. */
 function refusalOf({ cause }: WorkflowUpdateFailedError): string | undefined {
-  if (!(cause instanceof ApplicationFailure)) return undefined;
-  const details = cause.details?.[0] as { note?: unknown } | undefined;
-  return typeof details?.note === "string" ? details.note : undefined;
+  const details = cause instanceof ApplicationFailure ? cause.details : [];
+  return (details?.[0] as { note?: string } | undefined)?.note;
 }
 
 /** Waits for the close of a run, at most `timeout` milliseconds: the next start shows the state. */

@@ -154,7 +154,7 @@ class Execution {
 
   // before the attach
 
-  /** Reports the invocation to Paperclip. An error of Paperclip's is no reason to fail. */
+  /** An error of Paperclip's is no reason to fail. */
   async #reportInvocation(): Promise<void> {
     const { notes, wakeText } = this.#prepared;
     const { cwd } = objectOf(objectOf(this.#ctx.context).paperclipWorkspace);
@@ -225,7 +225,7 @@ class Execution {
   // while the run is open
 
   async #followRun(ticket: Ticket): Promise<AdapterExecutionResult> {
-    const run = runOf(this.#temporal, ticket.workflowId, ticket.workflowRunId);
+    const run = runOf(this.#temporal, ticket);
     await this.#logTicket(ticket);
     const following = new AbortController();
     let ending: Ending;
@@ -268,7 +268,7 @@ class Execution {
     return { outcome: known, cancelledAt: last && new Date() };
   }
 
-  /** Stops the agent. False: no worker confirmed it in time; the request stays, so the next worker stops the agent. */
+  /** False: no worker confirmed it in time; the request stays, so the next worker stops the agent. */
   async #stopAgent(run: Run, reason: string, outcome: Promise<Outcome>, options: CallOptions): Promise<boolean> {
     this.#log.phase = "being stopped";
     await this.#log.status(`${reason}: the agent is being stopped`);
@@ -289,7 +289,7 @@ class Execution {
     await this.#log.status(`the last lines are missing here: ${message}`, "stderr");
   }
 
-  /** Copies the transcript into the log. Resolves also when it could not be read to its end; the log then has a gap. */
+  /** Resolves also when it could not be read to its end; the log then has a gap. */
   async #copyTranscript(ticket: Ticket, outcome: Promise<Outcome>, signal: AbortSignal): Promise<void> {
     const base = this.#settings.transcriptsUrl;
     const { model } = objectOf(this.#ctx.config);
@@ -355,10 +355,9 @@ class Execution {
     const notes = [outcome.resultJson?.notes ?? []].flat().filter((note) => !this.#prepared.notes.includes(`${note}`));
     for (const note of notes) await this.#log.status(`warning: ${note}`, "stderr");
     await this.#log.status(message);
-    const { runId, authToken: token } = this.#ctx;
+    const { runId, authToken } = this.#ctx;
     const last = abortOf(this.#signal); // a cancel of this very moment, too, holds the task until it is acknowledged
-    if (last?.kind !== "lease lost")
-      signalOnceStored(this.#temporal, run, { runId, workflowRunId: ticket.workflowRunId, token });
+    if (last?.kind !== "lease lost") signalOnceStored(this.#temporal, run, runId, authToken);
     return resultOf(outcome, {
       ...{ recovery: this.#recovery, page, taskBlocked },
       joinedRunId: ticket.runId === runId ? undefined : ticket.runId,

@@ -23,7 +23,6 @@ const RENDERER_FAILED =
 const REPAIR_UNKNOWN = "Paperclip's own helper failed on this wake; it counts as one that asks for no repair";
 const NO_TOOL_SERVERS = "Paperclip did not name its tool servers; the agent does without";
 
-/** The texts, the tool servers and Paperclip's addresses, for one wake. */
 export async function hostTexts(
   ctx: AdapterExecutionContext,
   settings: Settings,

@@ -56,7 +56,6 @@ export class RunLog {
     return this.#enqueue(() => this.#write(stream, statusLine(message)));
   }
 
-  /** Writes one call for a line of the agent. */
   call({ attempt, sequence, stream, text }: LogCall): Promise<void> {
     return this.#enqueue(async () => {
       await this.#write(stream, text);

@@ -29,8 +29,7 @@ const STORED_TIMEOUT_MS = 90_000;
 const UNREACHABLE_TIMEOUT_MS = 15_000;
 
 /** What identifies a stored result. */
-export interface Delivery {
-  /** Paperclip's id of the wake that gets the outcome. */
+interface Delivery {
   runId: string;
   workflowRunId: string;
   token?: string;
@@ -39,17 +38,22 @@ export interface Delivery {
 /** A returned outcome of which it is not yet known whether Paperclip has stored it, by workflow run. */
 const pending = new Map<string, { hurry: AbortController; delivered: Promise<boolean> }>();
 
-/** Signals the run that its outcome was collected, once its result is stored. Never throws. */
-export function signalOnceStored(temporal: Temporal, run: Run, delivery: Delivery): void {
+/**
+ * Signals the run that its outcome was collected, once its result is stored. Never throws.
+ *
+ * @param runId Paperclip's id of the wake that gets the outcome.
+ */
+export function signalOnceStored(temporal: Temporal, run: Run, runId: string, token?: string): void {
+  const { workflowRunId } = run;
   const hurry = new AbortController();
-  const delivered = waitUntilStored(delivery, hurry.signal)
+  const delivered = waitUntilStored({ runId, workflowRunId, token }, hurry.signal)
     .catch(() => false)
     .then(async (stored) => {
       if (stored) await signalCollected(temporal, run).catch(() => undefined);
       return stored;
     });
-  pending.set(delivery.workflowRunId, { hurry, delivered });
-  void delivered.then(() => pending.delete(delivery.workflowRunId));
+  pending.set(workflowRunId, { hurry, delivered });
+  void delivered.then(() => pending.delete(workflowRunId));
 }
 
 /**

@@ -9,7 +9,7 @@ const REQUEST_TIMEOUT_MS = 5000;
 export const OPEN_RUN_STATES: ReadonlySet<unknown> = new Set(["queued", "running", "scheduled_retry"]);
 
 /** The server's own address on this machine; undefined outside a server. Source: Paperclip 2026.916.1. */
-export function paperclipApiUrl(environment: NodeJS.ProcessEnv): string | undefined {
+function paperclipApiUrl(environment: NodeJS.ProcessEnv): string | undefined {
   const port = environment.PAPERCLIP_LISTEN_PORT;
   if (port) return `http://${reachable(environment.PAPERCLIP_LISTEN_HOST)}:${port}`;
   const known = environment.PAPERCLIP_RUNTIME_API_URL || environment.PAPERCLIP_API_URL;
@@ -24,17 +24,15 @@ export interface Answer {
 
 /** Sends requests with one token, or without any. Without an address every request has the answer 404. */
 export class PaperclipApi {
-  readonly #base: string | undefined;
+  readonly #base = paperclipApiUrl(process.env);
   readonly #token: string | undefined;
 
-  constructor(token: string | undefined, base: string | undefined = paperclipApiUrl(process.env)) {
-    this.#base = base;
+  constructor(token: string | undefined) {
     this.#token = token;
   }
 
-  /** Paperclip's record of a run. */
-  async run(runId: string): Promise<Answer> {
-    return await this.request(`/heartbeat-runs/${encodeURIComponent(runId)}`);
+  run(runId: string): Promise<Answer> {
+    return this.request(`/heartbeat-runs/${encodeURIComponent(runId)}`);
   }
 
   /** Sends a request; without a `body` a GET, with one a POST unless `method` says otherwise. Never rejects. */

@@ -153,7 +153,7 @@ export class Reconciler {
   /** Releases the hold of a run whose agent has stopped. */
   async #release(run: OpenRun, issueId: string, actionId: string): Promise<Step> {
     if (!run.hasOutcome) return "still working";
-    const handle = runOf(this.#temporal, run.workflowId, run.workflowRunId);
+    const handle = runOf(this.#temporal, run);
     const signal = AbortSignal.timeout(OUTCOME_TIMEOUT_MS);
     const outcome = await fetchOutcome(this.#temporal, handle, { signal }).catch(() => undefined);
     if (outcome === undefined) return "unknown";

@@ -16,7 +16,6 @@ const EVIDENCE = {
   interrupted: { kind: "interrupted", providerStopped: true, sessionPreserved: true, actionOutcomes: "settled" },
 } as const;
 
-/** What the result depends on besides the outcome. */
 export interface ResultContext {
   /** The host knows recovery evidence and continuation (2026.916 and later). */
   recovery: boolean;
@@ -41,7 +40,6 @@ export interface PluginFailure {
   family?: Outcome["errorFamily"];
 }
 
-/** The result of a run that has an outcome. */
 export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecutionResult {
   const { recovery, cancelledAt, taskBlocked, page, joinedRunId, workflow } = context;
   const { exitCode = null, signal = null, timedOut = false, clearSession = false, retryNotBefore } = outcome;
@@ -75,7 +73,6 @@ export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecu
   return result;
 }
 
-/** The result of a wake that has no outcome. */
 export function failedResult(failure: PluginFailure, recovery: boolean): AdapterExecutionResult {
   const { code, message, nextStep, neverStarted, family = null } = failure;
   return {

@@ -9,8 +9,7 @@ import type { JsonObject } from "./paperclip.ts";
 import { type PaperclipHelpers, paperclipHelpers } from "./paperclip-helpers.ts";
 import { type Reader, UnreadableFile } from "./safe-files.ts";
 
-/** A skill as Paperclip offers it. */
-export interface RuntimeSkill {
+interface RuntimeSkill {
   key: string;
   /** Its folder on Paperclip's host. */
   source?: string | null;
@@ -43,7 +42,6 @@ export function skillsPage(
   return page ?? unsupported;
 }
 
-/** The skills that Paperclip offers to an agent. */
 function offeredSkills(config: JsonObject): RuntimeSkill[] {
   const listed = Array.isArray(config.paperclipRuntimeSkills) ? config.paperclipRuntimeSkills : [];
   return listed.filter((skill): skill is RuntimeSkill => typeof skill?.key === "string");
@@ -60,13 +58,12 @@ function wantedKeys(config: JsonObject, helpers: PaperclipHelpers): Set<string> 
   }
 }
 
-/** Whether every agent gets the skill. */
 function isRequired(skill: RuntimeSkill): boolean {
   return skill.required === true || skill.key === OPERATIONAL;
 }
 
-/** Whether Paperclip has the skill's folder. */
-function isAvailable({ source, sourceStatus }: RuntimeSkill): boolean {
+function isAvailable(skill: RuntimeSkill): skill is RuntimeSkill & { source: string } {
+  const { source, sourceStatus } = skill;
   return typeof source === "string" && source !== "" && (sourceStatus ?? "available") === "available";
 }
 
@@ -81,11 +78,13 @@ export async function skillTexts(
   notes: string[],
 ): Promise<Record<string, string>> {
   const wanted = wantedKeys(config, helpers);
-  const chosen = offeredSkills(config).filter((skill) => isAvailable(skill) && (wanted?.has(skill.key) ?? true));
+  const chosen = offeredSkills(config)
+    .filter(isAvailable)
+    .filter(({ key }) => wanted?.has(key) ?? true);
   const texts = new Map<string, string>();
   let bytes = 0;
   for (const { key, source } of chosen.sort((one, other) => Number(isRequired(other)) - Number(isRequired(one)))) {
-    const text = await skillText(source ?? "", read).catch((error: unknown) => {
+    const text = await skillText(source, read).catch((error: unknown) => {
       if (!(error instanceof UnreadableFile)) throw error;
       notes.push(`skill not readable: ${error.message}`);
     });

@@ -21,7 +21,7 @@ import proto from "@temporalio/proto";
 import type { Settings } from "./settings.ts";
 import { BackOff, type OutageListener, throwIfAborted, withLinkedSignal } from "./waits.ts";
 
-/** The gRPC status codes that are handled here. */
+/** Of gRPC. */
 export const Code = {
   INVALID_ARGUMENT: 3,
   DEADLINE_EXCEEDED: 4,
@@ -55,8 +55,13 @@ interface OpenTelemetry {
   propagation?: { inject(context: unknown, carrier: Record<string, string>): void };
 }
 
+interface Execution {
+  workflowId: string;
+  workflowRunId: string;
+}
+
 /** A handle of exactly one workflow execution. */
-export type Run = WorkflowHandle & { readonly workflowRunId: string };
+export type Run = WorkflowHandle & Execution;
 
 /** How a call is aborted, what is retried, and who hears of outages. */
 export interface CallOptions {
@@ -136,7 +141,7 @@ export async function disconnect(): Promise<void> {
 }
 
 /** A handle of exactly this run, never of a later one of the same agent. */
-export function runOf(temporal: Temporal, workflowId: string, workflowRunId: string): Run {
+export function runOf(temporal: Temporal, { workflowId, workflowRunId }: Execution): Run {
   const handle = temporal.getHandle(workflowId, workflowRunId, { followRuns: false });
   return Object.assign(handle, { workflowRunId });
 }
@@ -220,12 +225,10 @@ function causesOf(error: unknown): (Error & { code?: unknown; details?: unknown 
   return causes;
 }
 
-/** The log message about a Temporal that does not answer. */
 export function outageMessage(temporal: Temporal, error: unknown): string {
   return `Temporal does not answer at ${temporal.address} (${serverMessage(error)}); the run is not lost, retrying`;
 }
 
-/** The first value of a search attribute, if there is one. */
 export function attribute(described: { searchAttributes?: unknown }, name: string): string | undefined {
   return attributes(described, name)[0];
 }

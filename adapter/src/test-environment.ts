@@ -26,7 +26,6 @@ const WORKFLOW_TASKS = 1;
 /** The id of no run: the service answers 404 to a valid token and 401 or 403 to any other. */
 const PROBE_RUN = "environment-test";
 
-/** Checks Temporal, the worker's task queue, the transcript service, the keys, and the agent's configuration. */
 export async function testEnvironment(context: EnvironmentTestContext): Promise<EnvironmentTestResult> {
   const checks = await allChecks(context).catch((error: unknown) => [withoutChecks(error)]);
   const worst = (level: Level) => checks.some((each) => each.level === level);
@@ -81,7 +80,6 @@ async function sealing(settings: Settings): Promise<Finding[]> {
   ]);
 }
 
-/** What a worker finds in the agent's configuration. */
 async function configuration(settings: Settings, { companyId, config }: EnvironmentTestContext): Promise<Finding[]> {
   const found = temporalFor(settings);
   const checkId = randomUUID();

@@ -47,7 +47,7 @@ describe("without a worker", () => {
   it("carries the trace of a host with a tracer into the run, and nothing else of it", async () => {
     const header = async () => {
       const ticket = await attach(temporal, await wakeOf(aRequest()));
-      const { events } = await runOf(temporal, ticket.workflowId, ticket.workflowRunId).fetchHistory();
+      const { events } = await runOf(temporal, ticket).fetchHistory();
       return events?.[0]?.workflowExecutionStartedEventAttributes?.header?.fields?.["_tracer-data"]?.data;
     };
     expect(await header()).toBeUndefined();
@@ -92,7 +92,7 @@ describe("without a worker", () => {
   it("joins a closed run, and rejects for its missing outcome", async () => {
     const wake = await wakeOf(aRequest());
     const ticket = await attach(temporal, wake);
-    const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
+    const run = runOf(temporal, ticket);
     await run.terminate("a test");
     const repeated = await attach(temporal, wake);
     expect(repeated).toMatchObject({ kind: "joined", closed: true, workflowRunId: ticket.workflowRunId });
@@ -104,7 +104,7 @@ describe("without a worker", () => {
   it("sets memo, search attributes and a summary", async () => {
     const request = aRequest();
     const ticket = await attach(temporal, await wakeOf(request));
-    const description = await runOf(temporal, ticket.workflowId, ticket.workflowRunId).describe();
+    const description = await runOf(temporal, ticket).describe();
     expect(description.memo?.task).toBe("task-1");
     expect(description.searchAttributes).toMatchObject({
       AgentId: [request.agent.id],
@@ -159,7 +159,7 @@ describe("with a worker", () => {
 
   it("fetches the same outcome every time, and the run closes once the outcome is collected", async () => {
     const ticket = await attach(temporal, await wakeOf(aRequest()));
-    const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
+    const run = runOf(temporal, ticket);
     const [one, two] = await Promise.all([fetchOutcome(temporal, run), fetchOutcome(temporal, run)]);
     expect(one).toEqual(two);
     expect(one).toMatchObject({ exitCode: 0, sessionId: "ses_fake", costUsd: "0.0125" });
@@ -172,7 +172,7 @@ describe("with a worker", () => {
   it("joins a later wake of the same task to the open run, also when it is repeated after the close", async () => {
     const request = aRequest({ behaviour: "silent" });
     const first = await attach(temporal, await wakeOf(request));
-    const run = runOf(temporal, first.workflowId, first.workflowRunId);
+    const run = runOf(temporal, first);
     await until(async () => (await run.describe()).searchAttributes.RunPhase?.[0] === "running");
     const later = aRequest({ agent: request.agent });
     const joined = await attach(temporal, await wakeOf(later));
@@ -200,7 +200,7 @@ describe("with a worker", () => {
     const ticket = await attachWhenFree(temporal, wake, onBusy, {}, { uncertain: false }, 500);
     expect(ticket).toMatchObject({ kind: "started", runId: other.runId });
     expect(busyTickets.map((busy) => busy.holder?.task)).toEqual(["task-1"]);
-    const run = runOf(temporal, ticket.workflowId, ticket.workflowRunId);
+    const run = runOf(temporal, ticket);
     expect(await fetchOutcome(temporal, run)).toMatchObject({ exitCode: 0 });
     await signalCollected(temporal, run);
   });
@@ -233,7 +233,7 @@ describe("a cancel that no worker answers", () => {
       Array.from({ length: 10 }, async (_, number) => {
         const request = aRequest({ behaviour: "works", context: { taskId: `task-${number}` } });
         const ticket = await attach(temporal, await wakeOf(request));
-        return runOf(temporal, ticket.workflowId, ticket.workflowRunId);
+        return runOf(temporal, ticket);
       }),
     );
     await Promise.all(runs.map((run) => requestCancel(temporal, run, "a test")));

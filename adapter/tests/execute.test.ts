@@ -10,7 +10,7 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { LEASE_LOST } from "../src/abort.ts";
 import { InvalidRequest } from "../src/errors.ts";
 import { executeWith } from "../src/execute.ts";
-import { disconnect, runOf } from "../src/temporal.ts";
+import { disconnect } from "../src/temporal.ts";
 import { LINK_LIFETIME_SECONDS } from "../src/tokens.ts";
 import { describeRun, type FakeHost, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
 import {
@@ -114,7 +114,7 @@ describe.concurrent("a run", () => {
     expect((await read(request.agent.id, randomUUID())).status).toBe(403);
     expect((await read(randomUUID(), request.runId)).status).toBe(403);
     const { workflowId, runId } = await describeAgentRun(request);
-    const history = await runOf(temporalOf(server, worker.queue), workflowId, runId).fetchHistory();
+    const history = await temporalOf(server, worker.queue).getHandle(workflowId, runId).fetchHistory();
     expect(Buffer.from(temporal.api.history.v1.History.encode(history).finish()).includes(token)).toBe(false);
   });
 
@@ -247,7 +247,7 @@ describe.concurrent("a run", () => {
     const { host, result } = wake(request);
     await running(host);
     const found = await describeAgentRun(request);
-    await runOf(temporalOf(server, worker.queue), found.workflowId, found.runId).terminate("a test");
+    await temporalOf(server, worker.queue).getHandle(found.workflowId, found.runId).terminate("a test");
     const ended = await result;
     expect(ended).toMatchObject({ exitCode: 1, errorCode: "agent_run_failed" });
     expect(ended.errorMessage).toContain("TERMINATED");

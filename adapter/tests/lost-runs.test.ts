@@ -127,7 +127,7 @@ describe("a run is released", () => {
 describe("the reconciler", () => {
   let reconciler: Reconciler;
   beforeEach(() => {
-    reconciler = new Reconciler(temporalOf(server, worker.queue), new PaperclipApi("board-key", api.base), 0);
+    reconciler = new Reconciler(temporalOf(server, worker.queue), new PaperclipApi("board-key"), 0);
   });
 
   const stepsOf = async (runId: string) => {
@@ -284,9 +284,10 @@ describe("the reconciler", () => {
     expect(await stepsOf(runId)).toEqual(["unknown"]);
     api.answers = { status: 200, body: {} };
     expect(await stepsOf(runId)).toEqual(["released"]);
-    const run = await describeAgentRun(request);
-    const handle = runOf(temporalOf(server, worker.queue), run.workflowId, run.runId);
-    expect(await fetchOutcome(temporalOf(server, worker.queue), handle)).toMatchObject({ exitCode: 0 });
-    await signalCollected(temporalOf(server, worker.queue), handle);
+    const { workflowId, runId: workflowRunId } = await describeAgentRun(request);
+    const temporal = temporalOf(server, worker.queue);
+    const run = runOf(temporal, { workflowId, workflowRunId });
+    expect(await fetchOutcome(temporal, run)).toMatchObject({ exitCode: 0 });
+    await signalCollected(temporal, run);
   });
 });
