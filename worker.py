@@ -54,7 +54,6 @@ from agent_runs.transcript.retention import purging
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
-from agent_runs.web.transcripts import CannotListen
 from workflows.agent_check import AgentCheckWorkflow
 from workflows.agent_run import AgentRunWorkflow
 
@@ -66,9 +65,6 @@ STICKY_TIMEOUT: Final = timedelta(seconds=5)
 """The next workflow task waits this long for a killed worker; the default is 10 s."""
 HEARTBEAT_THROTTLE: Final = timedelta(seconds=2)
 """Longest interval between heartbeats that are sent, so a cancel arrives within it."""
-
-REPORTED_ERRORS: Final = (*startup.STARTUP_ERRORS, CannotListen)
-"""They end the start-up with their text, one line that names setting, reason and remedy."""
 
 
 def activities(
@@ -85,16 +81,16 @@ def activities(
     data_claim = partial(startup.data_claim, cluster, settings.data_claim, inheritance)
     profiles = startup.load_profiles(settings)
     images = startup.agent_images(settings, profiles)
+    overrides = PodOverrides(settings.image, settings.data_claim, images)
     checks = Checks(
         policy,
         cluster.namespace,
         own_account=partial(startup.own_account, cluster),
         data_claim=data_claim,
         agents=profiles,
-        agent_images=images,
+        overrides=overrides,
     )
     preparations = HistoryPreparations(client, opener)
-    overrides = PodOverrides(settings.image, settings.data_claim, images)
     with startup.blame("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a readable JSON file, or unset it", InvalidRequest):
         provider_settings(settings.opencode_config)
     redactions = Redactions(
@@ -226,7 +222,7 @@ def main() -> None:
     configure_logs()
     try:
         run_to_end(lambda: serve(WorkerSettings.read()))
-    except REPORTED_ERRORS as error:
+    except startup.STARTUP_ERRORS as error:
         sys.exit(f"worker: {error}")
 
 

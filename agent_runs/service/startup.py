@@ -34,6 +34,7 @@ from agent_runs.service.logs import CORE_LOGS
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.operators import Operators
+from agent_runs.web.transcripts import CannotListen
 from workflows.attributes import ALL
 
 FIRST_PAUSE: Final = timedelta(seconds=1)
@@ -49,8 +50,8 @@ class CannotStart(Exception):
     """Something that the worker needs is missing or invalid. The text is one line that names setting and remedy."""
 
 
-STARTUP_ERRORS: Final = (SettingsError, TemporalUnreachable, CannotStart)
-"""Their texts are for people: setting, reason, remedy."""
+STARTUP_ERRORS: Final = (SettingsError, TemporalUnreachable, CannotStart, CannotListen)
+"""They end the start-up with their text, one line that names setting, reason and remedy."""
 
 
 @contextmanager
