@@ -117,7 +117,7 @@ class PodStartMonitor:
         self._cluster = cluster
         self._job_ref = input.job
         self._attempt = input.attempt.transcript
-        self._timeouts = StartTimeouts.of(input, datetime.now(UTC))
+        self._timeouts = StartTimeouts(input.schedule_timeout, input.start_timeout, datetime.now(UTC))
         self._started = monotonic()
         self._had_pod = False
         self._job: Job | None = None

@@ -66,7 +66,7 @@ class Checks:
         data_claim: reads the claim of the data volume that agents share; None: there is none, and what they write is
             lost with their pods.
         agents: the profiles of agents other than OpenCode.
-        agent_images: their images.
+        overrides: the images of agents.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -74,7 +74,7 @@ class Checks:
     own_account: Callable[[], Awaitable[str | None]] = _outside_a_pod
     data_claim: Callable[[], Awaitable[str | None]] = _outside_a_pod
     agents: Mapping[str, AgentProfile] = field(default_factory=dict)
-    agent_images: Mapping[str, str] = field(default_factory=dict)
+    overrides: PodOverrides = field(default_factory=PodOverrides)
 
     async def check(self, config: RunConfig, folders: RunFolders | None = None) -> None:
         """Compare a configuration, and the folders of its run, with what a Job can be made of and with the policy.
@@ -87,7 +87,7 @@ class Checks:
             ClusterUnavailable: the API server refused or timed out.
         """
         check_config(config, self.agents)
-        PodOverrides(agent_images=self.agent_images).image_for(config)
+        self.overrides.image_for(config)
         own_account = await self.own_account() if config.service_account_name else None
         data_claim = await self.data_claim() if config.extra_volumes else None
         self.policy.check(config, folders=folders, home=self.home, own_account=own_account, data_claim=data_claim)

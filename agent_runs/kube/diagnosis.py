@@ -29,7 +29,6 @@ from agent_runs.contracts.errors import (
     RunError,
     RunTimeout,
 )
-from agent_runs.contracts.messages import AwaitSchedule
 from agent_runs.contracts.outcome import ContainerEnd, Peaks
 from agent_runs.contracts.pod import AGENT_CONTAINER
 from agent_runs.contracts.sizes import memory_advice
@@ -576,11 +575,6 @@ class StartTimeouts:
     start: timedelta
     began: datetime
     _first_seen: dict[str, datetime] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, input: AwaitSchedule, began: datetime) -> "StartTimeouts":
-        """Return the timeouts that the workflow has set; `began` is the Job's creation."""
-        return cls(schedule=input.schedule_timeout, start=input.start_timeout, began=began)
 
     def apply(self, diagnosis: Diagnosis, now: datetime) -> Diagnosis:
         """Return the diagnosis, or the failure that its waiting has become."""

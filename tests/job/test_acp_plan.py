@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.attempt_plan import attempt_plan
 from agent_runs.job.checks import Checks, agent_warnings
 from agent_runs.job.manifest import JobPlan
+from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.policy import Policy
 from agent_runs.job.secrets import SCRIPT_KEYS
 from agent_runs.job.volumes import keeps_sessions
@@ -299,11 +301,12 @@ def test_what_an_agent_cannot_do_is_said(name: str, fields: dict[str, Any], said
     assert all(text in warning for text, warning in zip(said, warnings, strict=True))
 
 
-async def refusal(checked: RunConfig, **checks: Any) -> str:
+IMAGES = dict.fromkeys(PROFILES, "agent:1")
+
+
+async def refusal(checked: RunConfig, images: Mapping[str, str] = IMAGES) -> str:
     with pytest.raises(InvalidRequest) as refused:
-        await Checks(**{"agents": PROFILES, "agent_images": dict.fromkeys(PROFILES, "agent:1"), **checks}).check(
-            checked
-        )
+        await Checks(agents=PROFILES, overrides=PodOverrides(agent_images=images)).check(checked)
     return refused.value.message
 
 
@@ -312,7 +315,7 @@ async def test_a_configuration_that_names_no_agent_of_the_worker_is_refused_with
 
 
 async def test_an_agent_without_an_image_is_refused_with_the_setting() -> None:
-    assert "AGENT_RUNS_AGENT_IMAGES=pi=IMAGE" in await refusal(config("pi"), agent_images={})
+    assert "AGENT_RUNS_AGENT_IMAGES=pi=IMAGE" in await refusal(config("pi"), images={})
     await Checks(agents=PROFILES).check(config("pi", image="agent-pi:1"))
 
 
