@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
@@ -35,7 +35,6 @@ from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
 from tests.runs.real_agents import AgentSystem
 from tests.runs.real_opencode import opencode_agent
 from tests.runs.system import System, open_system
-from tests.support.claims import data_claim
 from tests.support.temporal import start_temporal
 
 SAMPLE_INTERVAL: Final = 0.1
@@ -237,9 +236,8 @@ async def open_bench(folder: Path) -> AsyncIterator[Bench]:
         fake = provider_block(model.base_url, names)
         listed = {key: fake["fake"][key] for key in ("options", "models")}
         provider.write_text(json.dumps({"provider": {**fake, "anthropic": listed}}))
-        await opened.kubernetes.ensure_claim(data_claim("sessions"))
-        update = {"opencode_config": provider, "data_claim": "sessions", "agent_images": dict.fromkeys(PROGRAMS, "a:1")}
-        system = replace(opened, settings=opened.settings.model_copy(update=update))
+        images = dict.fromkeys(PROGRAMS, "a:1")
+        system = await opened.with_data_volume("sessions", opencode_config=provider, agent_images=images)
         async with system.worker_process() as worker:
             bench = Bench(system, model, CpuClock(worker.pid), folder / "agents")
             bench.folder.mkdir()

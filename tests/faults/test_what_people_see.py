@@ -17,7 +17,6 @@ from temporalio.client import Client
 
 from agent_runs.client import links
 from agent_runs.client.attach import Ticket
-from agent_runs.client.obstacles import read_obstacles
 from agent_runs.contracts.identity import RunKey
 from agent_runs.transcript.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
@@ -81,13 +80,6 @@ async def open_surfaces(env: Environment, ticket: Ticket) -> AsyncIterator[Surfa
         yield Surfaces(env, base, "t" * 40, links.load_tokens(settings).mint(run), run)
 
 
-async def until_hindered(env: Environment, ticket: Ticket, words: str) -> None:
-    """Returns once the run's obstacle has these words."""
-    handle = ticket.handle(env.system.temporal)
-    while not any(words in each.text for each in await read_obstacles(env.system.temporal, handle)):  # noqa: ASYNC110 - the server is polled
-        await asyncio.sleep(0.2)
-
-
 async def test_the_worker_was_killed(temporal: Client, process_pool: ProcessPool, tmp_path: Path) -> None:
     async with open_environment("killed", temporal, process_pool, tmp_path) as env:
         env.agent()
@@ -96,7 +88,7 @@ async def test_the_worker_was_killed(temporal: Client, process_pool: ProcessPool
         await env.until_stored()
         worker.send(signal.SIGKILL)
         async with open_surfaces(env, ticket) as seen:
-            await until_hindered(env, ticket, "following the agent's output")
+            await env.system.until_obstacle(ticket, "following the agent's output")
             expected = "following the agent's output"
             assert expected in await seen.command("show", ticket.run_id)
             assert expected in await seen.command("list", "--agent", env.agent_id)
@@ -114,7 +106,7 @@ async def test_the_api_server_is_away(temporal: Client, process_pool: ProcessPoo
         await env.worker()
         ticket = await env.start()
         async with open_surfaces(env, ticket) as seen:
-            await until_hindered(env, ticket, "k8s_api_unavailable")
+            await env.system.until_obstacle(ticket, "k8s_api_unavailable")
             for text in (
                 await seen.command("show", ticket.run_id),
                 await seen.command("list", "--agent", env.agent_id),
@@ -135,7 +127,7 @@ async def test_the_stores_disk_is_full(temporal: Client, process_pool: ProcessPo
         (env.folder / "full").touch()
         env.release_agent()
         async with open_surfaces(env, ticket) as seen:
-            await until_hindered(env, ticket, "transcripts_unavailable")
+            await env.system.until_obstacle(ticket, "transcripts_unavailable")
             for text in (
                 await seen.command("show", ticket.run_id),
                 await seen.page(f"/runs/{seen.run.name}"),
@@ -185,7 +177,7 @@ async def test_the_login_to_the_database_is_revoked(
         async with open_surfaces(env, ticket) as seen:
             await server.execute(revoke, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
             env.release_agent()
-            await until_hindered(env, ticket, "transcripts_unavailable")
+            await env.system.until_obstacle(ticket, "transcripts_unavailable")
             texts = [
                 await seen.command("show", ticket.run_id),
                 await seen.command("list", "--agent", env.agent_id),

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from dev_stack.agent_programs import PROGRAMS, ensure_program, link_programs, pr
 from dev_stack.scripted_model.server import ScriptedModel, serve
 from tests.runs.real_opencode import playing
 from tests.runs.system import System, open_system
-from tests.support.claims import data_claim
 
 KEY = "canary-key-of-the-provider"
 """The key of every agent's provider, which must be in Secrets only."""
@@ -130,13 +129,8 @@ async def real_agents(temporal: Client, folder: Path) -> AsyncIterator[AgentSyst
 async def open_real_agents(temporal: Client, folder: Path) -> AsyncIterator[AgentSystem]:
     """The same without a worker."""
     async with serve() as model, open_system(temporal, folder) as opened:
-        await opened.kubernetes.ensure_claim(data_claim("homes"))
-        update = {
-            "data_claim": "homes",
-            "data_root": opened.embedded.kubeconfig_path.parent / "claims/default/homes",
-            "agent_images": dict.fromkeys(PROGRAMS, "agent:test"),
-        }
-        system = replace(opened, settings=opened.settings.model_copy(update=update))
+        images = dict.fromkeys(PROGRAMS, "agent:test")
+        system = await opened.with_data_volume("homes", data_root=opened.volume("homes"), agent_images=images)
         own = folder / "agents"
         own.mkdir()
         yield AgentSystem(system, model, own)

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from dev_stack.opencode_binary import ensure_opencode
 from dev_stack.scripted_model.server import provider_block, serve
 from tests.pod.driving import script
 from tests.runs.system import System, open_system
-from tests.support.claims import data_claim
 
 
 @asynccontextmanager
@@ -32,9 +30,7 @@ async def open_real_system(temporal: Client, folder: Path) -> AsyncIterator[Syst
     async with serve() as model, open_system(temporal, folder) as opened:
         provider = folder / "provider.json"
         provider.write_text(json.dumps({"provider": provider_block(model.base_url)}))
-        await opened.kubernetes.ensure_claim(data_claim("sessions"))
-        update = {"opencode_config": provider, "data_claim": "sessions"}
-        yield replace(opened, settings=opened.settings.model_copy(update=update))
+        yield await opened.with_data_volume("sessions", opencode_config=provider)
 
 
 async def opencode_agent(system: System, scenario: str, **config: Any) -> dict[str, Any]:

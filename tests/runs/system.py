@@ -9,7 +9,7 @@ import uuid
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from temporalio.worker import Worker
 
 import worker
 from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.obstacles import Obstacle, read_obstacles
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
@@ -33,6 +34,7 @@ from agent_runs.transcript.store import Line, TranscriptStore
 from dev_stack.cluster import EmbeddedCluster
 from dev_stack.demo import context
 from tests.conftest import FIXTURES
+from tests.support.claims import data_claim
 from tests.support.policies import anything_allowed
 from tests.support.sqlite import sqlite_url
 
@@ -53,6 +55,20 @@ class System:
     store: TranscriptStore
     settings: WorkerSettings
     programs: Path
+
+    def changed(self, **settings: Any) -> "System":
+        """The same system for a worker and callers with other settings, and with a task queue of their own."""
+        update = {"task_queue": f"runs-{uuid.uuid4()}", **settings}
+        return replace(self, settings=self.settings.model_copy(update=update))
+
+    async def with_data_volume(self, claim: str, **settings: Any) -> "System":
+        """The same whose agents have a data volume: this claim."""
+        await self.kubernetes.ensure_claim(data_claim(claim))
+        return self.changed(data_claim=claim, **settings)
+
+    def volume(self, claim: str) -> Path:
+        """Where this machine has the files of a claim."""
+        return self.embedded.state_dir / "claims" / self.embedded.namespace / claim
 
     @property
     def changes(self) -> list[str]:
@@ -130,6 +146,14 @@ class System:
                 if [event["type"] for event in await self.events(raw)].count("tool_running") >= count:
                     return
                 await notifier.wait_for_change(seen, OTHER_PROCESS_POLL)
+
+    async def until_obstacle(self, ticket: Ticket, words: str = "") -> list[Obstacle]:
+        """What keeps the run from going on, once something has these words."""
+        handle = ticket.handle(self.temporal)
+        while True:
+            if found := [each for each in await read_obstacles(self.temporal, handle) if words in each.text]:
+                return found
+            await asyncio.sleep(OTHER_PROCESS_POLL.total_seconds())
 
     async def history_bytes(self, ticket: Ticket) -> bytes:
         """A run's history as it is stored: in its JSON the payloads are base64, where no text is found."""

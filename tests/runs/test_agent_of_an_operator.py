@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
 from tests.pod.driving import bash
 from tests.runs.real_opencode import agent_of, later, playing
 from tests.runs.system import System, open_system
-from tests.support.claims import data_claim
 from tests.support.ends import assert_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_agents]
@@ -64,11 +62,9 @@ async def system(
     (agents / "sixth.yaml").write_text(profile)
     (agents / "resting.yaml").write_text(profile.replace("name: sixth", "name: resting") + "rests: true\n")
     async with open_system(temporal, folder) as opened:
-        await opened.kubernetes.ensure_claim(data_claim("homes"))
-        update = {"data_claim": "homes", "agents": agents}
-        changed = replace(opened, settings=opened.settings.model_copy(update=update))
-        async with changed.worker():
-            yield changed
+        with_agents = await opened.with_data_volume("homes", agents=agents)
+        async with with_agents.worker():
+            yield with_agents
 
 
 async def sixth(system: System, *steps: dict[str, Any], agent: str = "sixth", **config: Any) -> dict[str, Any]:

@@ -5,19 +5,18 @@ import shlex
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from temporalio.client import Client
 
 from agent_runs.client.attach import Ticket
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.transcript.tokens import authorization
 from dev_stack.cluster.kinds import PODS
 from tests.pod.paperclip import FakePaperclip, serving
 from tests.runs.system import System, attempt_key
+from tests.security.canaries import tools
 
 TOKENS = ("canary-token-of-the-first-run", "canary-token-of-the-later-run")
 TOOLS = ("canary-tools-of-the-first-run", "canary-tools-of-the-later-run")
@@ -39,15 +38,11 @@ def ask(path, url=os.environ["PAPERCLIP_API_URL"], key=os.environ["PAPERCLIP_API
 
 
 @pytest.fixture(scope="module")
-async def proxied(temporal: Client, system: System) -> AsyncIterator[System]:
+async def proxied(system: System) -> AsyncIterator[System]:
     """The system with a worker that names an image for sidecars."""
-    settings = system.settings.model_copy(
-        update={"sidecar_image": "worker:test", "task_queue": f"proxied-{uuid.uuid4()}"}
-    )
-    with_proxy = replace(system, temporal=temporal, settings=settings)
-    async with AsyncExitStack() as parts:
-        await parts.enter_async_context(with_proxy.worker())
-        yield with_proxy
+    with_image = system.changed(sidecar_image="worker:test")
+    async with with_image.worker():
+        yield with_image
 
 
 @pytest.fixture
@@ -70,15 +65,15 @@ class ProxyRun:
         self.raw["authToken"] = TOKENS[0]
         self.raw["config"]["paperclipApiUrl"] = paperclip.url
         self.raw["config"]["mcpServers"] = {
-            "projects": {"url": "http://127.0.0.1:3190/api/mcp/project-tools", "headers": _bearer(TOKENS[0])},
-            "elsewhere": {"url": "https://mcp.example/x", "headers": _bearer("canary-of-another-server")},
+            "projects": {"url": "http://127.0.0.1:3190/api/mcp/project-tools", "headers": authorization(TOKENS[0])},
+            "elsewhere": {"url": "https://mcp.example/x", "headers": authorization("canary-of-another-server")},
         }
-        self.raw["runtimeTools"] = _tools(TOOLS[0])
+        self.raw["runtimeTools"] = tools(TOOLS[0])
         paperclip.owner = (TOKENS[0], self.raw["runId"])
 
     def later(self) -> dict[str, Any]:
         """The next wake of the same task, which from now on holds the issue."""
-        raw = {**self.raw, "runId": str(uuid.uuid4()), "authToken": TOKENS[1], "runtimeTools": _tools(TOOLS[1])}
+        raw = {**self.raw, "runId": str(uuid.uuid4()), "authToken": TOKENS[1], "runtimeTools": tools(TOOLS[1])}
         self.paperclip.owner = (TOKENS[1], raw["runId"])
         return raw
 
@@ -94,16 +89,6 @@ class ProxyRun:
 
     async def stdout(self) -> list[str]:
         return [line.decode() for line in await self.system.stdout(self.raw)]
-
-
-def _bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
-
-
-def _tools(token: str) -> dict[str, Any]:
-    base = "http://127.0.0.1:3190"
-    rest = {"connectionsSearch": f"{base}/runtime-tools/connections/search"}
-    return {"bearerToken": token, "mcpEndpoint": f"{base}/mcp/runtime-tools", "rest": rest, "tools": ["search"]}
 
 
 def notes(outcome: Outcome) -> list[str]:

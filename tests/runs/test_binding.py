@@ -118,6 +118,14 @@ async def test_the_sealed_text_of_a_run_is_no_check(system: System) -> None:
     assert cause.__cause__.type == "sealed_field_unreadable"
 
 
+def sealed_check(system: System, config: dict[str, Any]) -> CheckStart:
+    """A check of this configuration, as a caller sends it."""
+    check_id, sealer = str(uuid.uuid4()), Sealer(load_or_create(system.settings.sealing_key_file)[0].public)
+    binding = Binding(purpose="check", workflow_id=check_workflow_id(check_id), company_id="acme", run_id=check_id)
+    sealed = sealer.seal(SealedCheck(binding=binding, config=config))
+    return CheckStart(check_id=check_id, company_id="acme", sealed=sealed)
+
+
 async def execute_check(system: System, check: CheckStart, workflow: str | None = None) -> CheckReport:
     report: CheckReport = await system.temporal.execute_workflow(
         CHECK_WORKFLOW_TYPE,
@@ -130,15 +138,8 @@ async def execute_check(system: System, check: CheckStart, workflow: str | None 
 
 
 async def test_a_copied_check_is_refused_in_a_workflow_of_another_name(system: System) -> None:
-    check_id, sealer = str(uuid.uuid4()), Sealer(load_or_create(system.settings.sealing_key_file)[0].public)
-    binding = Binding(purpose="check", workflow_id=check_workflow_id(check_id), company_id="acme", run_id=check_id)
-    check = CheckStart(
-        check_id=check_id,
-        company_id="acme",
-        sealed=sealer.seal(SealedCheck(binding=binding, config={"model": "fake/x"})),
-    )
     with pytest.raises(WorkflowFailureError) as refused:
-        await execute_check(system, check, "mallory")
+        await execute_check(system, sealed_check(system, {"model": "fake/x"}), "mallory")
     assert isinstance(refused.value.cause, ActivityError)
     assert isinstance(refused.value.cause.cause, ApplicationError)
     assert "another agent's workflow" in refused.value.cause.cause.message
@@ -161,11 +162,8 @@ ALONE = {"model": "fake/x", "workspace": "ephemeral"}
 async def test_a_check_finds_what_a_run_would_be_refused_for(
     system: System, config: dict[str, Any], found: set[tuple[str, str]]
 ) -> None:
-    check_id, sealer = str(uuid.uuid4()), Sealer(load_or_create(system.settings.sealing_key_file)[0].public)
-    binding = Binding(purpose="check", workflow_id=check_workflow_id(check_id), company_id="acme", run_id=check_id)
-    sealed = sealer.seal(SealedCheck(binding=binding, config=config))
     before = system.changes
-    report = await execute_check(system, CheckStart(check_id=check_id, company_id="acme", sealed=sealed))
+    report = await execute_check(system, sealed_check(system, config))
     surroundings = {(code, "info") for code in ("kubernetes", "permissions", "transcript_store")}
     if not any(level == "error" for _, level in found):
         surroundings.add(("run_objects", "info"))

@@ -1,6 +1,5 @@
 """What a person learns of a run that failed, or that does not go on: `show`, the page, `logs`."""
 
-import asyncio
 import io
 import json
 from collections.abc import Awaitable, Callable
@@ -69,10 +68,7 @@ async def test_a_step_that_keeps_failing_is_named_in_our_words_with_the_next_ste
         system.embedded.faults.http(method="POST", path="/jobs", status=503, message="etcd is away", times=None)
         ticket = await system.start(system.agent("cat"))
         handle = ticket.handle(temporal)
-        async with asyncio.timeout(60):
-            while not (found := await read_obstacles(temporal, handle)):  # noqa: ASYNC110 - the server is polled
-                await asyncio.sleep(0.2)
-        [obstacle] = found
+        [obstacle] = await system.until_obstacle(ticket)
         assert (obstacle.kind, obstacle.subject) == ("step_fails", "creating the Job")
         assert "k8s_api_unavailable" in obstacle.text
         assert "Check the API server; the run continues by itself once it answers." in obstacle.text
@@ -113,12 +109,8 @@ async def test_stored_output_is_shown_while_temporal_is_away(
 async def test_an_open_run_without_a_worker_says_since_when_it_waits(temporal: Client, tmp_path: Path) -> None:
     async with open_system(temporal, tmp_path) as system:
         ticket = await system.start(system.agent("cat"))
-        handle = ticket.handle(temporal)
-        async with asyncio.timeout(60):
-            while not (found := await read_obstacles(temporal, handle)):  # noqa: ASYNC110 - the server is polled
-                await asyncio.sleep(0.2)
-        assert [each.kind for each in found] == ["no_worker"]
-        await handle.terminate()
+        assert [each.kind for each in await system.until_obstacle(ticket)] == ["no_worker"]
+        await ticket.handle(temporal).terminate()
 
 
 async def test_why_a_run_waits_is_on_every_surface(
@@ -128,12 +120,8 @@ async def test_why_a_run_waits_is_on_every_surface(
         system.embedded.faults.fill_node("1 Insufficient memory.")
         raw = system.agent("cat")
         ticket = await system.start(raw)
-        handle = ticket.handle(temporal)
         why = "Pod unschedulable: 0/1 nodes are available: 1 Insufficient memory."
-        async with asyncio.timeout(120):
-            while not (found := [one for one in await read_obstacles(temporal, handle) if why in one.text]):  # noqa: ASYNC110
-                await asyncio.sleep(0.2)  # the server is polled
-        assert [each.kind for each in found] == ["step_waits"]
+        assert [each.kind for each in await system.until_obstacle(ticket, why)] == ["step_waits"]
         for name, value in system.environment.items():
             monkeypatch.setenv(name, value)
         shown, listed = io.StringIO(), io.StringIO()
@@ -147,4 +135,4 @@ async def test_why_a_run_waits_is_on_every_surface(
                 assert why in text.getvalue()
         assert why in page
         system.embedded.faults.clear()
-        await outcome_at_close(handle)
+        await outcome_at_close(ticket.handle(temporal))

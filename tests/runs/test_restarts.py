@@ -150,13 +150,3 @@ async def test_a_clean_up_for_which_the_workers_identity_is_refused_is_tried_aga
         left = [body["metadata"]["name"] for body in system.embedded.store.every(SECRETS, "default")]
     assert (outcome.error_code, refused.hits, left) == (None, 2, [])
     assert_verified(outcome)
-
-
-async def test_a_run_over_its_time_ends_as_a_timeout(temporal: Client, tmp_path: Path) -> None:
-    async with open_system(temporal, tmp_path) as system, system.worker():
-        raw = system.agent(pausing_agent([NEVER]))
-        raw["config"]["timeoutSec"] = 2
-        outcome = await system.outcome(raw)
-        assert await system.kubernetes.read_job("default", attempt_key(raw).job_name) is None
-    assert outcome.timed_out
-    assert outcome.error_code == "timeout"

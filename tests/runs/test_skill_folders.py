@@ -2,14 +2,11 @@
 
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import pytest
 
 from agent_runs.contracts.start import HostTexts
 from tests.runs.system import System
-from tests.support.claims import data_claim
 
 BODY = "The steps are in references/steps.md."
 
@@ -17,15 +14,8 @@ BODY = "The steps are in references/steps.md."
 @pytest.fixture
 async def sharing(system: System) -> AsyncIterator[System]:
     """The system with a data volume that the worker and all agents share."""
-    await system.kubernetes.ensure_claim(data_claim("skills"))
-    more = {
-        "data_claim": "skills",
-        "data_root": system.embedded.kubeconfig_path.parent / "claims/default/skills",
-        "task_queue": f"skills-{uuid.uuid4()}",
-    }
-    shared = replace(system, settings=system.settings.model_copy(update=more))
-    async with AsyncExitStack() as parts:
-        await parts.enter_async_context(shared.worker())
+    shared = await system.with_data_volume("skills", data_root=system.volume("skills"))
+    async with shared.worker():
         yield shared
 
 

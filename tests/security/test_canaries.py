@@ -7,7 +7,7 @@ import shlex
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -229,8 +229,7 @@ async def secretive(temporal: Client, tmp_path_factory: pytest.TempPathFactory) 
         return planted.own_pod(values)
 
     async with open_system(temporal, folder) as opened:
-        settings = opened.settings.model_copy(update={"opencode_config": provider, "paperclip_api_url": None})
-        system = replace(opened, settings=settings)
+        system = opened.changed(opencode_config=provider, paperclip_api_url=None)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(system.kubernetes, "own_pod", own_pod)
             patch.setattr("workflows.retries.FIRST_RETRY_PAUSE", timedelta(milliseconds=1))
@@ -292,6 +291,7 @@ def _check_that_it_could_fail(
     if shape is is_refused:
         assert b"header-value" not in record.secrets
         assert "secret values" in str(outcome.error_message)
+        assert not run.reached.exists()
         return
     sources = (
         run.canaries.keys() if shape is is_joined_and_loses_its_pod else {s for s in run.canaries if "joined" not in s}

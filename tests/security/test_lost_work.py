@@ -1,9 +1,6 @@
 """No work is lost silently: a workspace outlives its pod, or the run is refused, unless its agent may lose it."""
 
-import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -21,7 +18,6 @@ from agent_runs.paperclip.preparation import prepare
 from agent_runs.service import startup
 from tests.paperclip.contexts import OPENER, SEALER, minimal, with_value
 from tests.runs.system import System, open_system
-from tests.support.claims import data_claim
 
 CWD = "context.paperclipWorkspace.cwd"
 
@@ -68,14 +64,11 @@ async def test_a_run_without_a_workspace_has_none_to_lose(alone: System) -> None
 
 
 async def test_a_claim_of_the_workers_setting_is_a_shared_volume(alone: System) -> None:
-    await alone.kubernetes.ensure_claim(data_claim("paperclip"))
-    settings = alone.settings.model_copy(update={"data_claim": "paperclip", "task_queue": f"claim-{uuid.uuid4()}"})
-    sharing = replace(alone, settings=settings)
-    async with AsyncExitStack() as parts:
-        await parts.enter_async_context(sharing.worker())
+    sharing = await alone.with_data_volume("paperclip")
+    async with sharing.worker():
         raw = shared_agent(sharing, "cat > /dev/null; echo kept > file; echo done")
         await sharing.outcome(raw)
-    volume = alone.embedded.kubeconfig_path.parent / "claims/default/paperclip"
+    volume = alone.volume("paperclip")
     workspace = raw["context"]["paperclipWorkspace"]["cwd"].removeprefix("/paperclip/")
     assert (volume / workspace / "file").read_text() == "kept\n"
 

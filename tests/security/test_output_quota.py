@@ -1,12 +1,10 @@
 """One run cannot fill the transcript store."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 from temporalio.client import Client
 
-from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from tests.runs.system import System, attempt_key, open_system
 
@@ -19,7 +17,7 @@ FLOOD = f"cat > /dev/null; trap '' TERM; yes {'x' * 1000}"
 async def small(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
     """A system that stores 2 MiB of each run."""
     async with open_system(temporal, tmp_path_factory.mktemp("small")) as opened:
-        system = replace(opened, settings=opened.settings.model_copy(update={"max_output_mib": 2}))
+        system = opened.changed(max_output_mib=2)
         async with system.worker():
             yield system
 
@@ -27,7 +25,7 @@ async def small(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> A
 async def test_an_agent_that_writes_without_end_is_stopped_by_name_and_others_never_notice(small: System) -> None:
     flood, other = small.agent(FLOOD), small.agent("cat > /dev/null; for n in $(seq 100); do echo $n; done")
     flood["config"]["graceSec"] = 1
-    ticket = await attach(small.temporal, small.settings, small.wake(flood))
+    ticket = await small.start(flood)
     await small.outcome(other)
     assert await small.stdout(other) == [b"%d" % number for number in range(1, 101)]
     outcome = await outcome_at_close(ticket.handle(small.temporal))

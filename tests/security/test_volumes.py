@@ -4,8 +4,6 @@ import shlex
 import shutil
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from agent_runs.job.policy import Policy
 from tests.job.inputs import AGENT, create_job_input, job_plan, mounts
 from tests.runs.system import System
 from tests.support.cases import case
-from tests.support.claims import data_claim
 
 OWNER = Owner("co-1", AGENT)
 INSTANCE = "/paperclip/instances/default"
@@ -187,11 +184,8 @@ GIT_CONFIG = "[core]\n\tfsmonitor = {program}\n"
 @pytest.fixture
 async def sharing(system: System) -> AsyncIterator[System]:
     """The system with a data volume that all agents share."""
-    await system.kubernetes.ensure_claim(data_claim("paperclip"))
-    settings = system.settings.model_copy(update={"data_claim": "paperclip", "task_queue": f"volumes-{uuid.uuid4()}"})
-    shared = replace(system, settings=settings)
-    async with AsyncExitStack() as parts:
-        await parts.enter_async_context(shared.worker())
+    shared = await system.with_data_volume("paperclip")
+    async with shared.worker():
         yield shared
 
 
@@ -212,7 +206,7 @@ async def test_what_a_neighbour_plants_in_homes_and_workspaces_never_runs(sharin
     await sharing.outcome(plant)
     again = {**victim, "runId": str(uuid.uuid4())}
     await sharing.outcome(again)
-    volume = sharing.embedded.kubeconfig_path.parent / "claims/default/paperclip"
+    volume = sharing.volume("paperclip")
     own = volume / f"instances/default/workspaces/{plant['agent']['id']}/its-own-home"
     assert own.read_text() == planted  # the neighbour did what it could
     assert not proof.exists()
@@ -235,7 +229,7 @@ async def test_no_agent_starts_in_a_workspace_that_leads_elsewhere_and_the_run_s
     raw = sharing.agent("cat > /dev/null; echo never")
     raw["config"]["infrastructureRetries"] = 0
     workspace = raw["context"]["paperclipWorkspace"]["cwd"].removeprefix("/paperclip/")
-    volume = sharing.embedded.kubeconfig_path.parent / "claims/default/paperclip"
+    volume = sharing.volume("paperclip")
     (volume / "secrets").mkdir(parents=True)
     (volume / workspace).parent.mkdir(parents=True, exist_ok=True)
     (volume / workspace).symlink_to(volume / "secrets")
