@@ -12,15 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Final, Literal, TypeAlias, TypeVar, TypeVarTuple
 
 from sqlalchemy import (
     JSON,
     Column,
     ColumnElement,
     Connection,
-    Engine,
-    Function,
     Row,
     Select,
     Table,
@@ -28,6 +26,7 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
+    select,
     tuple_,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -40,7 +39,7 @@ from sqlalchemy.pool import NullPool
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.metrics.definitions import STORE_DURATION, STORE_ERRORS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
-from agent_runs.transcript.packing import PackedInsert, PackedQuery, among_packed, as_json
+from agent_runs.transcript.packing import PackedInsert, PackedLookup
 
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=30)
 """SQLite waits this long for another process's write."""
@@ -62,6 +61,7 @@ _Result = TypeVar("_Result")
 Insert = sqlite.Insert | postgresql.Insert
 Work: TypeAlias = Callable[[Connection], _Result]
 BulkInsert: TypeAlias = Callable[[Connection, Iterable[Mapping[str, Any]]], object]
+Lookup: TypeAlias = Callable[[Connection, Sequence[tuple[Any, ...]]], list[list[Any]]]
 _INSERTS: Final[dict[str, Callable[[Table], Insert]]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _PACKED: Final[dict[str, tuple[Any, Any]]] = {
     "sqlite": (func.json_group_array, func.json_array),
@@ -90,12 +90,10 @@ class Database:
     def __init__(self, url: str, connections: int = CONNECTIONS, metrics: Recorder = NOT_RECORDED) -> None:
         self._url = parse_url(url)
         self._running: set[asyncio.Task[Any]] = set()
-        self._engine: _DialectEngine = (
+        self._engine: _SqliteEngine | _PostgresEngine = (
             _SqliteEngine(self._url) if _is_sqlite(self._url) else _PostgresEngine(self._url, connections)
         )
-        dialect = self._url.get_backend_name()
-        self.insert = _INSERTS[dialect]
-        self._packed = _PACKED[dialect]
+        self.insert = _INSERTS[self._url.get_backend_name()]
         self._metrics = metrics
 
     @property
@@ -136,30 +134,18 @@ class Database:
             return PackedInsert(statement, columns)
         return lambda connection, rows: connection.execute(statement, list(rows))
 
-    def among(self, columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:
-        """Whether these columns have the values of one of the keys in the parameter of this name (see `keys`)."""
-        if _is_sqlite(self._url):
-            return among_packed(columns, name)
-        return tuple_(*columns).in_(bindparam(name, expanding=True))
+    def lookup(self, key: Sequence[Column[Any]], columns: Sequence[ColumnElement[Any]]) -> Lookup:
+        """A query that is asked often: these columns of the rows that have one of the given keys, in no order.
 
-    def keys(self, keys: Sequence[tuple[Any, ...]]) -> object:
-        """The parameter's value for `among`, without duplicates."""
-        return as_json(keys) if _is_sqlite(self._url) else keys
-
-    def packed_query(self, query: Select[Any], parameter: str) -> Callable[[Connection, object], Any]:
-        """A query of one value with one parameter that is asked often."""
-        if _is_sqlite(self._url):
-            return PackedQuery(query, parameter)
-        return lambda connection, value: connection.execute(query, {parameter: value}).scalar_one()
-
-    def packed(self, *columns: ColumnElement[Any]) -> Function[Any]:
-        """All rows of a query as one JSON list of lists, in no order.
-
-        SQLite releases the GIL at each row, and a busy event loop does not give it back soon.
+        The rows come as one JSON list: SQLite releases the GIL at each row, and a busy event loop does not give it back
+        soon. So times are microseconds.
         """
-        list_of, row_of = self._packed
-        packed: Function[Any] = list_of(row_of(*columns), type_=JSON())
-        return packed
+        list_of, row_of = _PACKED[self._url.get_backend_name()]
+        packed = select(list_of(row_of(*columns), type_=JSON()))
+        if _is_sqlite(self._url):
+            return PackedLookup(packed, key)
+        query = packed.where(tuple_(*key).in_(bindparam("keys", expanding=True)))
+        return lambda connection, keys: connection.execute(query, {"keys": keys}).scalar_one() or []
 
     async def _measured(self, operation: Literal["read", "write"], work: Coroutine[Any, Any, _Result]) -> _Result:
         began = time.monotonic()
@@ -183,18 +169,6 @@ class Database:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # marks it as retrieved: the caller may have been cancelled
-
-
-class _DialectEngine(Protocol):
-    """Runs work for one dialect."""
-
-    async def write(self, work: Work[_Result]) -> _Result: ...
-
-    async def read(self, query: Work[_Result]) -> _Result: ...
-
-    async def change_schema(self, work: Work[None]) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class _PostgresEngine:
@@ -228,7 +202,11 @@ class _SqliteEngine:
 
     def __init__(self, url: URL) -> None:
         _keep_private(Path(str(url.database)))
-        self._engine = _with_pragmas(create_engine(url, **_sqlite_options()))
+        # A cached statement keeps the parameters of its last use, up to a megabyte of output; there are 128 by default.
+        connect_args = {"timeout": SQLITE_BUSY_TIMEOUT.total_seconds(), "cached_statements": CACHED_STATEMENTS}
+        self._engine = create_engine(url, connect_args=connect_args, hide_parameters=True)
+        event.listen(self._engine, "connect", _prepare_sqlite)
+        event.listen(self._engine, "begin", _begin_sqlite)
         self._connection: Connection | None = None  # the writer's: taking one from the pool costs as much as its work
         self._writer = ThreadPoolExecutor(1, "transcripts-writer")
         self._readers = ThreadPoolExecutor(READER_THREADS, "transcripts-reader")
@@ -310,23 +288,10 @@ def _is_sqlite(url: URL) -> bool:
     return url.get_backend_name() == "sqlite"
 
 
-def _sqlite_options() -> dict[str, Any]:
-    # A cached statement keeps the parameters of its last use, up to a megabyte of output, and there are 128 by default.
-    # Parameters must not appear in an error, either.
-    connect_args = {"timeout": SQLITE_BUSY_TIMEOUT.total_seconds(), "cached_statements": CACHED_STATEMENTS}
-    return {"connect_args": connect_args, "hide_parameters": True}
-
-
 def _keep_private(file: Path) -> None:
     """Create a missing database with mode 0600; SQLite gives the files beside it the same one."""
     with suppress(OSError):  # reported by SQLite, with the file's name
         os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-
-
-def _with_pragmas(engine: Engine) -> Engine:
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
-    return engine
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

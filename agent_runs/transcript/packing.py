@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 _ROWS: Final = bindparam("packed_rows", type_=Text)
+_KEYS: Final = bindparam("packed_keys", type_=Text)
 _BYTES: Final = bindparam("packed_bytes", type_=LargeBinary)
 _END: Final = b"."
 """Appended to all bytes: SQLite's `substr` of an empty blob is NULL."""
@@ -45,7 +46,6 @@ class PackedInsert:
         self._columns = [(column.name, _is_bytes(column), column.type.bind_processor(_DIALECT)) for column in columns]
 
     def __call__(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Insert the rows."""
         text, raw = self._packed(rows)
         connection.exec_driver_sql(self._statement, {"packed_rows": text, "packed_bytes": raw})
 
@@ -66,37 +66,32 @@ class PackedInsert:
                     values.append(value if bind is None else bind(value))
             packed.append(values)
         pieces.append(_END)
-        return as_json(packed), b"".join(pieces)
+        return _as_json(packed), b"".join(pieces)
 
 
-class PackedQuery:
-    """A query of one packed value with one parameter, for SQLite; compiled once, as `PackedInsert` is."""
+class PackedLookup:
+    """A query of one packed list, of the rows that have one of the given keys; compiled once, as `PackedInsert` is.
 
-    def __init__(self, query: Select[Any], parameter: str) -> None:
-        self._statement, self._parameter = str(query.compile(dialect=_DIALECT)), parameter
-
-    def __call__(self, connection: Connection, value: object) -> Any:
-        """Return the value, None if there is none."""
-        text = connection.exec_driver_sql(self._statement, {self._parameter: value}).scalar_one()
-        return None if text is None else json.loads(text)
-
-
-def among_packed(columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:
-    """Whether these columns have the values of one of the keys in the parameter, a JSON list.
-
-    It is a join with the keys, along an index of the columns.
+    It is a join with the keys, along an index of their columns.
     """
-    key = func.json_each(bindparam(name, type_=Text)).table_valued("value").c.value
-    return and_(*(column == _field(key, number) for number, column in enumerate(columns)))
+
+    def __init__(self, query: Select[Any], key: Sequence[Column[Any]]) -> None:
+        given = func.json_each(_KEYS).table_valued("value").c.value
+        among = and_(*(column == _field(given, number) for number, column in enumerate(key)))
+        self._statement = str(query.where(among).compile(dialect=_DIALECT))
+
+    def __call__(self, connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+        text = connection.exec_driver_sql(self._statement, {"packed_keys": _as_json(keys)}).scalar_one()
+        rows: list[list[Any]] = json.loads(text)
+        return rows
 
 
-def as_json(values: Sequence[Any]) -> str:
+def _as_json(values: Sequence[Any]) -> str:
     """Encode a list for a packed statement. Lone surrogates are refused when the statement is run, as everywhere."""
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 
 def _unpacked(columns: Sequence[Column[Any]]) -> Select[Any]:
-    """The rows, unpacked."""
     row = func.json_each(_ROWS).table_valued("value").c.value
     values: list[ColumnElement[Any]] = []
     number = 0

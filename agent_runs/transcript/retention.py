@@ -7,15 +7,15 @@ written by an agent that has been silent for long, so it is purged only when no 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from agent_runs.background import in_background
 from agent_runs.contracts.errors import TranscriptsUnavailable
-from agent_runs.transcript.store import Expiry, PurgedPage
+from agent_runs.transcript.store import Expiry, Purged, TranscriptStore
 from agent_runs.transcript.tokens import LINK_LIFETIME
 
 log: Final[Any] = structlog.get_logger()
@@ -25,28 +25,7 @@ MAX_RUN_TIME: Final = timedelta(days=31)
 PURGE_INTERVAL: Final = timedelta(hours=1)
 
 
-class Purgeable(Protocol):
-    """The part of a store that retention needs."""
-
-    async def purge_page(self, expiry: Expiry) -> PurgedPage | None:
-        """Delete a page of an expired transcript; None: nothing is expired."""
-        ...
-
-    async def forget_revocations(self, before: datetime) -> None:
-        """Delete revocations of links from before this time."""
-        ...
-
-
-@dataclass
-class PurgeResult:
-    """The amounts that one purge deleted."""
-
-    attempts: int = 0
-    lines: int = 0
-    bytes: int = 0
-
-
-async def purge(store: Purgeable, retention: timedelta, now: datetime) -> PurgeResult:
+async def purge(store: TranscriptStore, retention: timedelta, now: datetime) -> Purged:
     """Delete every transcript whose last line is older than `retention`; an interrupted purge is completed by the next.
 
     Revocations of links go once every link from before them has expired.
@@ -55,19 +34,17 @@ async def purge(store: Purgeable, retention: timedelta, now: datetime) -> PurgeR
         TranscriptsUnavailable: the store does not answer.
     """
     expiry = Expiry(sealed=now - retention, all=now - max(retention, MAX_RUN_TIME))
-    result = PurgeResult()
+    purged = Purged()
     while page := await store.purge_page(expiry):
-        result.attempts += page.attempts
-        result.lines += page.lines
-        result.bytes += page.bytes
+        purged += page
         await asyncio.sleep(0)  # waiting writers first
     await store.forget_revocations(now - max(retention, LINK_LIFETIME))
-    return result
+    return purged
 
 
 @asynccontextmanager
 async def purging(
-    store: Purgeable, retention: timedelta | None, interval: timedelta = PURGE_INTERVAL
+    store: TranscriptStore, retention: timedelta | None, interval: timedelta = PURGE_INTERVAL
 ) -> AsyncIterator[None]:
     """Purge now and every `interval`, until the block ends. Without a retention nothing is purged."""
     if retention is None:
@@ -77,7 +54,7 @@ async def purging(
         yield
 
 
-async def _purge_periodically(store: Purgeable, retention: timedelta, interval: timedelta) -> None:
+async def _purge_periodically(store: TranscriptStore, retention: timedelta, interval: timedelta) -> None:
     while True:
         try:
             purged = await purge(store, retention, datetime.now(UTC))

@@ -53,7 +53,6 @@ __all__ = [
     "AttemptNotifier",
     "Expiry",
     "Line",
-    "PurgedPage",
     "TranscriptStore",
     "Writer",
     "chunks",
@@ -113,12 +112,15 @@ class Expiry:
 
 
 @dataclass(frozen=True, slots=True)
-class PurgedPage:
-    """The amounts that were deleted with one page. `attempts`: those of which nothing can be read any more."""
+class Purged:
+    """The amounts that were deleted. `attempts`: those of which nothing can be read any more."""
 
-    lines: int
-    bytes: int
-    attempts: int
+    attempts: int = 0
+    lines: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: "Purged") -> "Purged":
+        return Purged(self.attempts + other.attempts, self.lines + other.lines, self.bytes + other.bytes)
 
 
 @dataclass(frozen=True)
@@ -263,16 +265,11 @@ class _Statements:
         self.set_writer = database.bulk_insert(_set_writer(database.insert(attempts)), *_columns("opened_at", *_WRITER))
         counted = _columns("first_at", "last_at", "tally", *USAGE)
         self.add_counts = database.bulk_insert(_add_counts(database.insert(attempts)), *counted)
-        ids = database.among((attempts.c.run, attempts.c.attempt), "ids")
-        states = select(database.packed(*_STATE_COLUMNS, _highest())).where(ids)
-        self.attempt_states = database.packed_query(states, "ids")
+        self.attempt_states = database.lookup((attempts.c.run, attempts.c.attempt), (*_STATE_COLUMNS, _highest()))
 
 
 def _highest() -> ColumnElement[int | None]:
-    """An attempt's last sequence: one step in the primary key's index.
-
-    Correct also while workers write that know no writer columns.
-    """
+    """An attempt's last sequence: one step in the primary key's index."""
     of_attempt = lines.c.run == attempts.c.run, lines.c.attempt == attempts.c.attempt
     return select(func.max(lines.c.sequence)).where(*of_attempt).correlate(attempts).scalar_subquery()
 
@@ -461,11 +458,7 @@ class TranscriptStore:
     async def record_usage(self, key: AttemptKey, usage: StoredUsage) -> None:
         """Replace the usage of an attempt that the store knows, sealed or not."""
         known = update(attempts).where(*_of(key, attempts.c)).values(usage.row())
-
-        def write(connection: Connection) -> None:
-            connection.execute(known)
-
-        await self._write(write)
+        await self._write(lambda connection: connection.execute(known))
 
     @property
     def fleet(self) -> FleetQueries:
@@ -498,11 +491,7 @@ class TranscriptStore:
             set_={"revoked_at": row.excluded.revoked_at},
             where=row.excluded.revoked_at > revocations.c.revoked_at,
         )
-
-        def write(connection: Connection) -> None:
-            connection.execute(later)
-
-        await self._write(write)
+        await self._write(lambda connection: connection.execute(later))
 
     async def links_revoked_at(self, run: RunKey) -> datetime | None:
         """The time until which links to the run are revoked; None: none are."""
@@ -512,11 +501,8 @@ class TranscriptStore:
 
     async def forget_revocations(self, before: datetime) -> None:
         """Delete revocations from before this time: all links from before them have expired."""
-
-        def write(connection: Connection) -> None:
-            connection.execute(delete(revocations).where(revocations.c.revoked_at < before))
-
-        await self._write(write)
+        expired = delete(revocations).where(revocations.c.revoked_at < before)
+        await self._write(lambda connection: connection.execute(expired))
 
     async def seal(self, key: AttemptKey, receipt: OutputReceipt, writer: Writer = UNCLAIMED) -> OutputReceipt:
         """Record the attempt's receipt. The first one is final; a repeated call returns it.
@@ -552,7 +538,7 @@ class TranscriptStore:
         """The attempt's notifier, if it has readers."""
         return self._notifiers.get((key.run.name, key.attempt))
 
-    async def purge_page(self, expiry: Expiry) -> PurgedPage | None:
+    async def purge_page(self, expiry: Expiry) -> Purged | None:
         """Delete a page of an expired transcript, and with the last page its attempt. None: nothing is expired.
 
         A reader in the middle of it reaches its end early. SQLite's file keeps its size and reuses the space.
@@ -616,8 +602,8 @@ class TranscriptStore:
 
     def _states(self, connection: Connection, ids: Iterable[_Id]) -> dict[_Id, "_AttemptState"]:
         """The states of those attempts that are in the store."""
-        rows = self._sql.attempt_states(connection, self._database.keys(sorted(ids)))
-        return {(row[0], row[1]): _AttemptState.from_row(*row) for row in rows or []}
+        rows = self._sql.attempt_states(connection, sorted(ids))
+        return {(row[0], row[1]): _AttemptState.from_row(*row) for row in rows}
 
 
 def _stored(connection: Connection, batch: "_Batch", attempt: "_AttemptState") -> dict[int, Line | None]:
@@ -642,7 +628,7 @@ def _expired(expiry: Expiry) -> ColumnElement[bool]:
     return or_(age < expiry.all, and_(attempts.c.receipt.is_not(None), age < expiry.sealed))
 
 
-def _purge_page(connection: Connection, expiry: Expiry) -> PurgedPage | None:
+def _purge_page(connection: Connection, expiry: Expiry) -> Purged | None:
     """Delete lines of an expired attempt."""
     key = attempts.c.run, attempts.c.attempt
     oldest = select(*key).where(_expired(expiry)).order_by(attempts.c.opened_at).limit(1)
@@ -659,7 +645,7 @@ def _purge_page(connection: Connection, expiry: Expiry) -> PurgedPage | None:
     if whole:
         attempt = attempts.c.run == row.run, attempts.c.attempt == row.attempt
         connection.execute(delete(attempts).where(*attempt))
-    return PurgedPage(len(deleted), sum(deleted), int(whole))
+    return Purged(int(whole), len(deleted), sum(deleted))
 
 
 def chunks(rows: Iterable[dict[str, Any]], max_bytes: int) -> Iterator[list[dict[str, Any]]]:

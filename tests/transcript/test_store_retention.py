@@ -2,14 +2,15 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
-from agent_runs.transcript.retention import MAX_RUN_TIME, PurgeResult, purge, purging
-from agent_runs.transcript.store import Expiry, Line, PurgedPage, TranscriptStore, Writer
+from agent_runs.transcript.retention import MAX_RUN_TIME, purge, purging
+from agent_runs.transcript.store import Expiry, Line, Purged, TranscriptStore, Writer
 from agent_runs.transcript.tokens import LINK_LIFETIME
 from tests.transcript.stored_runs import stored_runs
 
@@ -36,11 +37,11 @@ async def test_transcripts_are_purged_when_their_last_line_is_too_old(any_store:
     await any_store.append(key("old", attempt=2), [aged(1, RETENTION - hour)])
     for one in (key("old"), key("fresh"), key("old", 2)):
         await any_store.seal(one, OutputReceipt())
-    assert await purge(any_store, RETENTION, NOW) == PurgeResult(attempts=1, lines=2, bytes=2)
+    assert await purge(any_store, RETENTION, NOW) == Purged(attempts=1, lines=2, bytes=2)
     assert await any_store.attempts(RunKey.named("ada~old")) == [2]
     assert await any_store.read(key("old")) == []
     assert len(await any_store.read(key("fresh"))) == 2
-    assert await purge(any_store, RETENTION, NOW) == PurgeResult()
+    assert await purge(any_store, RETENTION, NOW) == Purged()
 
 
 async def test_a_transcript_that_an_agent_may_still_write_stays(any_store: TranscriptStore) -> None:
@@ -65,7 +66,7 @@ async def test_each_page_is_bounded_in_lines_and_bytes_and_writers_run_in_betwee
     await any_store.append(key("large"), [aged(n, RETENTION * 2, bytes(3_000_000)) for n in range(1, 5)])
     for run in ("many", "large"):
         await any_store.seal(key(run), OutputReceipt())
-    pages: list[PurgedPage] = []
+    pages: list[Purged] = []
     while page := await any_store.purge_page(Expiry(NOW - RETENTION, NOW - MAX_RUN_TIME)):
         pages.append(page)
         assert await any_store.append(key("live"), [aged(len(pages), timedelta())]) == 1
@@ -110,11 +111,11 @@ async def test_a_revocation_is_kept_as_long_as_a_link_from_before_it_may_live(an
 class Scripted:
     """A store with scripted answers; `done` is set once all were given."""
 
-    def __init__(self, *answers: PurgedPage | Exception | None) -> None:
+    def __init__(self, *answers: Purged | Exception | None) -> None:
         self._answers = list(answers)
         self.done = asyncio.Event()
 
-    async def purge_page(self, expiry: Expiry) -> PurgedPage | None:
+    async def purge_page(self, expiry: Expiry) -> Purged | None:
         assert expiry.sealed > expiry.all
         answer = self._answers.pop(0) if self._answers else None
         if not self._answers:
@@ -128,8 +129,8 @@ class Scripted:
 
 
 async def test_the_worker_purges_periodically_also_after_an_outage() -> None:
-    store = Scripted(TranscriptsUnavailable("away"), PurgedPage(1, 1, 1), None, None)
-    async with purging(store, RETENTION, interval=timedelta()), asyncio.timeout(60):
+    store = Scripted(TranscriptsUnavailable("away"), Purged(1, 1, 1), None, None)
+    async with purging(cast("TranscriptStore", store), RETENTION, interval=timedelta()), asyncio.timeout(60):
         await store.done.wait()
 
 
@@ -145,4 +146,4 @@ async def test_without_a_retention_nothing_is_purged(any_store: TranscriptStore)
 async def test_retention_never_reaches_into_the_future(any_store: TranscriptStore, days: int) -> None:
     await any_store.append(key("now"), [aged(1, timedelta(seconds=-5))])
     await any_store.seal(key("now"), OutputReceipt())
-    assert await purge(any_store, timedelta(days=days), NOW) == PurgeResult()
+    assert await purge(any_store, timedelta(days=days), NOW) == Purged()
