@@ -37,8 +37,6 @@ TOP_RUNS: Final = 1000
 _HEADING: Final = 3
 """Lines of `top` that are not runs."""
 
-Usage = Mapping[str, "RunUsage"]
-
 
 async def listing(display: Display, filters: Mapping[str, str], *, limit: int) -> int:
     """List runs, newest first, with tokens and cost where the store is reachable."""
@@ -46,8 +44,8 @@ async def listing(display: Display, filters: Mapping[str, str], *, limit: int) -
     settings = ClientSettings.read()
     client = await connect(settings)
     runs = [run async for run in list_runs(client, wanted.condition, limit)]
-    usage, note = await read_usage(settings, [run.key.name for run in runs])
-    display.runs([listed(settings, run, usage) for run in runs])
+    rows, note = await rows_of(settings, runs)
+    display.runs(rows)
     for name, text in (await obstacles_of_runs(client, runs)).items():
         display.note(f"{RunKey.named(name).run_id}: {text}")
     if note:
@@ -61,7 +59,12 @@ async def top(display: Display, filters: Mapping[str, str]) -> int:
     settings = ClientSettings.read()
     client = await connect(settings)
     if not (isinstance(display, TextDisplay) and display.console.is_terminal):
-        return await _snapshot(client, settings, wanted, display)
+        runs = [run async for run in list_runs(client, wanted.condition, TOP_RUNS)]
+        rows, note = await rows_of(settings, runs)
+        display.runs(rows, at_work=True)
+        if note:
+            display.note(note)
+        return 0
     with Interrupts.installed() as interrupts:
         try:
             await interrupts.during(_redraw(client, settings, wanted, display))
@@ -82,31 +85,16 @@ def parse_filters(filters: Mapping[str, str]) -> RunFilter:
         raise Refused(f"--{error}") from None
 
 
-def listed(settings: ClientSettings, run: RunSummary, usage: Usage) -> ListedRun:
-    ref = run_ref(settings, run.key, run.workflow_id, run.workflow_run_id, run.task_key)
-    return ListedRun(run, ref, usage.get(run.key.name))
+async def rows_of(settings: ClientSettings, runs: Sequence[RunSummary]) -> tuple[list[ListedRun], str]:
+    """The runs with tokens and cost, and a note if these could not be read."""
 
+    async def usage(transcripts: Transcripts) -> Mapping[str, RunUsage]:
+        return await usage_of(transcripts, [run.key.name for run in runs])
 
-async def read_usage(settings: ClientSettings, runs: Sequence[str]) -> tuple[Usage, str]:
-    """The usage of the runs with these names, and a note if it could not be read."""
-
-    async def usage(transcripts: Transcripts) -> Usage:
-        return await usage_of(transcripts, runs)
-
-    if not runs:
-        return {}, ""
-    found, note = await read_in_time(settings, usage, "tokens and cost are missing")
-    return found or {}, note
-
-
-async def _snapshot(client: Client, settings: ClientSettings, wanted: RunFilter, display: Display) -> int:
-    runs = [run async for run in list_runs(client, wanted.condition, TOP_RUNS)]
-    usage, note = await read_usage(settings, [run.key.name for run in runs])
-    rows = [listed(settings, run, usage) for run in runs]
-    display.runs(rows, at_work=True)
-    if note:
-        display.note(note)
-    return 0
+    found, note = await read_in_time(settings, usage, "tokens and cost are missing") if runs else ({}, "")
+    refs = [run_ref(settings, run.key, run.workflow_id, run.workflow_run_id, run.task_key) for run in runs]
+    used = found or {}
+    return [ListedRun(run, ref, used.get(run.key.name)) for run, ref in zip(runs, refs, strict=True)], note
 
 
 async def _redraw(client: Client, settings: ClientSettings, wanted: RunFilter, display: TextDisplay) -> None:
@@ -116,8 +104,7 @@ async def _redraw(client: Client, settings: ClientSettings, wanted: RunFilter, d
         while True:
             try:
                 runs = (await list_page(client, wanted, limit=TOP_RUNS)).runs
-                usage, note = await read_usage(settings, [run.key.name for run in runs])
-                rows = [listed(settings, run, usage) for run in runs]
+                rows, note = await rows_of(settings, runs)
             except FleetUnavailable as error:
                 note = f"{error}; this is what was known before"
             live.update(screen(rows, note, display.console.width, display.console.height), refresh=True)

@@ -130,42 +130,56 @@ async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
     try:
         client = await connect(settings)
     except TemporalUnreachable as error:
-        return await _stored_logs(run, settings, display, after, error)
-    async with open_transcripts(settings) as store:
-        summary = await _find_run_or_transcript(client, store, run)
+        return await _logs_without_temporal(run, settings, display, after, error)
+    async with open_transcripts(settings) as transcripts:
+        summary = await _find_run_or_transcript(client, transcripts, run)
         if not isinstance(summary, RunSummary) or not follow or summary.decided:
             key = summary.key if isinstance(summary, RunSummary) else summary
-            count = 0
-            async for attempt, line in RunOutput(store, key, ended=lambda: True).lines(after):
-                display.line(attempt, line)
-                count += 1
-            if not count and not after:
+            if not await _show_stored(transcripts, key, display, after) and not after:
                 display.note("no output of this run is stored")
             return 0
         with Interrupts.installed() as interrupts:
             try:
-                followed = RunFollower(client, summary.handle(client), summary.key, store, display, after)
+                followed = RunFollower(client, summary.handle(client), summary.key, transcripts, display, after)
                 await interrupts.during(followed.follow_output())
             except Interrupted:
                 return detached(display, summary.key.run_id)
     return 0
 
 
-async def _stored_logs(
+async def _logs_without_temporal(
     run: str, settings: ClientSettings, display: Display, after: int, error: TemporalUnreachable
 ) -> int:
-    """Show what is stored of a run while Temporal does not answer: the store needs only the run's id.
+    """Show what is stored of a run: the store needs only the run's id.
 
     Raises:
         TemporalUnreachable: nothing is stored under this id, which may be an agent's.
     """
-    async with open_transcripts(settings) as store:
-        if (key := await stored_run(store, run)) is None:
+    async with open_transcripts(settings) as transcripts:
+        if (key := await stored_run(transcripts, run)) is None:
             raise error
         display.note(f"Temporal does not answer at {settings.temporal.address}: this is what is stored so far")
-        async for attempt, line in RunOutput(store, key, ended=lambda: True).lines(after):
-            display.line(attempt, line)
+        await _show_stored(transcripts, key, display, after)
     return 0
+
+
+async def _find_run_or_transcript(client: Client, transcripts: Transcripts, run: str) -> RunSummary | RunKey:
+    """Temporal deletes closed runs after its retention; their transcripts may still exist."""
+    try:
+        return await find_run(client, run)
+    except UnknownRun:
+        if (key := await stored_run(transcripts, run)) is None:
+            raise
+        return key
+
+
+async def _show_stored(transcripts: Transcripts, run: RunKey, display: Display, after: int) -> int:
+    """Show the stored lines of a run; returns their number."""
+    count = 0
+    async for attempt, line in RunOutput(transcripts, run, ended=lambda: True).lines(after):
+        display.line(attempt, line)
+        count += 1
+    return count
 
 
 async def show(run: str, display: Display) -> int:
@@ -247,13 +261,3 @@ def detached(display: Display, run_id: str) -> int:
     """Note how to follow the run later."""
     display.note(f"detached; the run continues. Follow it: agent-runs logs {run_id} --follow")
     return DETACHED
-
-
-async def _find_run_or_transcript(client: Client, store: Transcripts, run: str) -> RunSummary | RunKey:
-    """Temporal deletes closed runs after its retention; their transcripts may still exist."""
-    try:
-        return await find_run(client, run)
-    except UnknownRun:
-        if (key := await stored_run(store, run)) is None:
-            raise
-        return key

@@ -26,7 +26,7 @@ from temporalio.common import SearchAttributePair, TypedSearchAttributes
 from agent_runs.cli import transcripts
 from agent_runs.cli.display import JsonDisplay, ListedRun, RunRef, TextDisplay
 from agent_runs.cli.program import Refused
-from agent_runs.cli.run_list import parse_filters, read_usage, screen, summary
+from agent_runs.cli.run_list import parse_filters, rows_of, screen, summary
 from agent_runs.cli.runs_table import COLUMNS, LEFT_OUT, LEFT_OUT_LAST, elapsed_text, runs_table
 from agent_runs.client.amounts import cost_text, short_count
 from agent_runs.client.fleet import FAILURE_CODES
@@ -189,8 +189,8 @@ async def test_a_store_that_is_misspelt_or_silent_is_a_note_and_holds_up_no_list
         url = f"postgresql://ada:secret@127.0.0.1:{silent.getsockname()[1]}/runs"
         for wrong, reason in ((url, "did not answer within 0.05 s"), ("mysql://x/y", "mysql is not supported")):
             settings = ClientSettings(sealing_key_file=tmp_path / "key.json", transcripts_url=wrong)
-            usage, note = await read_usage(settings, ["run-1"])
-            assert (usage, reason in note, "secret" in note) == ({}, True, False)
+            ([row], note) = await rows_of(settings, [RUN])
+            assert (row.usage, reason in note, "secret" in note) == (None, True, False)
 
 
 # as people start it
