@@ -32,9 +32,6 @@ secret=${AGENT_RUN_SECRET:-/agent-run/secret}
 copied=8388608 # bytes of a file that are copied at most
 exec 5<>"$out/orders" 6>&2 2>/dev/null # the shell's own words about a child that was killed are no output
 
-default_signals=''
-if env --default-signal=INT,QUIT true; then default_signals=1; fi
-
 copy_files() {
     tab=$(printf '\t')
     while IFS=$tab read -r key target; do
@@ -141,8 +138,7 @@ follow_orders() {
 run() {
     read -r pid _ </proc/self/stat
     echo "$pid" >"$out/program.pid"
-    [ -z "$default_signals" ] || exec env --default-signal=INT,QUIT "$@"
-    exec "$@"
+    become "$@"
 }
 
 [ ! -e "$out/rests" ] || await_run

@@ -45,6 +45,15 @@ descendants() { # ROOT MARK "EXCEPT..."
     })
 }
 
+# Becomes the command. A shell makes background commands ignore SIGINT and SIGQUIT, and their tools inherit that: undone
+# where possible.
+become() { # COMMAND ARGS...
+    if command -v "$1" >/dev/null 2>&1 && env --default-signal=INT,QUIT true 2>/dev/null; then
+        set -- env --default-signal=INT,QUIT "$@"
+    fi
+    exec "$@"
+}
+
 running() { # PID: one of ours; a zombie does not run
     read -r line 2>/dev/null <"/proc/$1/stat" || return 1
     case ${line##*) } in Z*) return 1 ;; esac

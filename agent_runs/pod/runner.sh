@@ -96,11 +96,7 @@ watch() { # COMMAND ARGS...
         AGENT_RUN_MARK=$mark AGENT_RUN_RUNNER=$$
         export AGENT_RUN_MARK AGENT_RUN_RUNNER
         trap - TERM INT HUP QUIT
-        # A shell makes background commands ignore SIGINT, and their tools inherit that; undo it where possible.
-        if [ -n "$found" ] && env --default-signal=INT,QUIT true 2>/dev/null; then
-            set -- env --default-signal=INT,QUIT "$@"
-        fi
-        exec "$@"
+        become "$@"
     ) <"$stdin" >&6 2>&7 6>&- 7>&- 8>&-
     echo $? >&8
 }

@@ -21,9 +21,6 @@ out=$1
 shift
 exec 5<>"$out/orders" 6>&2 2>/dev/null # the shell's own words about a child that was killed are no output
 
-default_signals=''
-if env --default-signal=INT,QUIT true; then default_signals=1; fi
-
 # Waits for the order to end, then ends the server.
 await_order() {
     read -r order_reader _ </proc/self/stat
@@ -66,9 +63,7 @@ serve() { # PROGRAM
     read -r _ OPENCODE_SERVER_PASSWORD rests <"$out/ready"
     export OPENCODE_SERVER_PASSWORD
     [ "$rests" != rests ] || make_shell
-    set -- "$1" serve --hostname 127.0.0.1 --port 0 --print-logs --log-level INFO
-    [ -z "$default_signals" ] || exec env --default-signal=INT,QUIT "$@"
-    exec "$@"
+    become "$1" serve --hostname 127.0.0.1 --port 0 --print-logs --log-level INFO
 }
 
 (serve "$1") </dev/null >"$out/server" 2>&6 5>&- 6>&- &
