@@ -31,7 +31,7 @@ SIGNING_ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "agent-runs.transcripts"
 OPERATOR_AUDIENCE: Final = "agent-runs.operator"
 LINK_LIFETIME: Final = timedelta(days=7)
-"""A run may take hours, and people read it days later. No version has created a token that lives longer."""
+"""A run may take hours, and people read it days later. No token that somebody keeps lives longer."""
 TOKEN_LIMIT: Final = 2048
 """Characters of a token; ours have some 200."""
 LATEST: Final = int(datetime.max.replace(tzinfo=UTC).timestamp())
@@ -88,9 +88,7 @@ class Tokens:
         now = self.clock()
         expiry = now + min(lifetime, self.longest or lifetime).total_seconds()
         claims = {"sub": run.name, "aud": AUDIENCE, "iat": int(now), "exp": int(expiry)}
-        return jwt.encode(
-            {"alg": SIGNING_ALGORITHM}, claims, self.keys[0], algorithms=[SIGNING_ALGORITHM], default_type=None
-        )
+        return self._signed(claims)
 
     def open(self, token: str) -> Grant:
         """Check a token and return what it grants. The signature is compared in constant time.
@@ -104,9 +102,7 @@ class Tokens:
         """Create a token for all runs, for a program that has the key, or for the operator that `access` names."""
         now = int(self.clock())
         claims = {"sub": access, "aud": OPERATOR_AUDIENCE, "iat": now, "exp": now + int(lifetime.total_seconds())}
-        return jwt.encode(
-            {"alg": SIGNING_ALGORITHM}, claims, self.keys[0], algorithms=[SIGNING_ALGORITHM], default_type=None
-        )
+        return self._signed(claims)
 
     def is_operator(self, token: str, access: str = "") -> bool:
         """Whether this is an unexpired token of `mint_operator` for this access."""
@@ -133,6 +129,10 @@ class Tokens:
             return None
         return raw[SEAL_BYTES:] if hmac.compare_digest(self.seal(purpose, raw[SEAL_BYTES:]), text) else None
 
+    def _signed(self, claims: dict[str, Any]) -> str:
+        header = {"alg": SIGNING_ALGORITHM}
+        return jwt.encode(header, claims, self.keys[0], algorithms=[SIGNING_ALGORITHM], default_type=None)
+
     def _claims(self, token: str) -> dict[str, Any]:
         if len(token) > TOKEN_LIMIT or not token.isascii():
             raise TokenRefused("this token was not issued by this service; ask for a new link")
@@ -142,11 +142,9 @@ class Tokens:
         raise TokenRefused("this token was not issued by this service; ask for a new link")
 
     def _grant(self, claims: dict[str, Any]) -> Grant:
-        run, expiry = claims.get("sub"), claims.get("exp")
+        run, expiry, issued = claims.get("sub"), claims.get("exp"), claims.get("iat")
         if claims.get("aud") != AUDIENCE or not isinstance(run, str) or type(expiry) is not int or expiry > LATEST:
             raise TokenRefused("this token is meant for something else")
-        # Earlier versions wrote no `iat`: such a token counts as old as it can be, so a revocation never misses it.
-        issued = claims.get("iat", max(0, expiry - int(LINK_LIFETIME.total_seconds())))
         if type(issued) is not int or not 0 <= issued <= expiry:
             raise TokenRefused("this token is meant for something else")
         if self.longest is not None:

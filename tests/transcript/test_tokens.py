@@ -11,7 +11,6 @@ from agent_runs.contracts.identity import RunKey
 from agent_runs.files import UnusableKey
 from agent_runs.transcript.tokens import (
     AUDIENCE,
-    LINK_LIFETIME,
     SIGNING_ALGORITHM,
     TokenRefused,
     Tokens,
@@ -45,11 +44,6 @@ def test_a_token_names_the_time_of_its_issue() -> None:
     assert at(NOW + 60).open(at(NOW).mint(RUN)).issued_at == datetime.fromtimestamp(NOW, UTC)
 
 
-def test_a_token_without_a_time_counts_as_issued_as_early_as_it_can_be() -> None:
-    token = jwt.encode({"alg": SIGNING_ALGORITHM}, {"sub": "run-1", "aud": AUDIENCE, "exp": NOW + 60}, KEY)
-    assert at(NOW).open(token).issued_at == datetime.fromtimestamp(NOW + 60, UTC) - LINK_LIFETIME
-
-
 def test_no_token_outlives_the_transcripts() -> None:
     day = timedelta(days=1)
     short = Tokens([KEY], longest=day, clock=lambda: NOW)
@@ -77,14 +71,15 @@ def test_a_changed_token_is_refused(part: int) -> None:
 @pytest.mark.parametrize(
     "claims",
     [
-        {"sub": "run-1", "exp": NOW + 60},
-        {"sub": "run-1", "exp": NOW + 60, "aud": "agent-runs.other"},
-        {"sub": "run-1", "aud": AUDIENCE},
-        {"sub": "run-1", "aud": AUDIENCE, "exp": "never"},
-        {"sub": 1, "aud": AUDIENCE, "exp": NOW + 60},
-        {"sub": "run-1", "aud": AUDIENCE, "exp": 10**30},
-        {"sub": "run-1", "aud": AUDIENCE, "exp": 10**12},
-        {"aud": AUDIENCE, "exp": NOW + 60},
+        {"sub": "run-1", "exp": NOW + 60, "iat": NOW},
+        {"sub": "run-1", "exp": NOW + 60, "aud": "agent-runs.other", "iat": NOW},
+        {"sub": "run-1", "aud": AUDIENCE, "iat": NOW},
+        {"sub": "run-1", "aud": AUDIENCE, "exp": "never", "iat": NOW},
+        {"sub": 1, "aud": AUDIENCE, "exp": NOW + 60, "iat": NOW},
+        {"sub": "run-1", "aud": AUDIENCE, "exp": 10**30, "iat": NOW},
+        {"sub": "run-1", "aud": AUDIENCE, "exp": 10**12, "iat": NOW},
+        {"aud": AUDIENCE, "exp": NOW + 60, "iat": NOW},
+        {"sub": "run-1", "aud": AUDIENCE, "exp": NOW + 60},
         {"sub": "run-1", "aud": AUDIENCE, "exp": NOW + 60, "iat": NOW + 61},
         {"sub": "run-1", "aud": AUDIENCE, "exp": NOW + 60, "iat": -1},
         {"sub": "run-1", "aud": AUDIENCE, "exp": NOW + 60, "iat": "today"},
