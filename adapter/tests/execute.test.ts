@@ -6,24 +6,13 @@ import { createServer, type Server } from "node:http";
 import { join } from "node:path";
 import { temporal } from "@temporalio/proto";
 import { decodeJwt } from "jose";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { LEASE_LOST } from "../src/abort.ts";
 import { InvalidRequest } from "../src/errors.ts";
 import { executeWith } from "../src/execute.ts";
-import { disconnect } from "../src/temporal.ts";
 import { LINK_LIFETIME_SECONDS } from "../src/tokens.ts";
 import { describeRun, type FakeHost, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
-import {
-  aRequest,
-  type DevServer,
-  devServer,
-  freePort,
-  type Request,
-  type Standin,
-  standin,
-  temporalOf,
-  until,
-} from "./support/stack.ts";
+import { aRequest, freePort, type Request, services, standin, temporalOf, until } from "./support/stack.ts";
 
 const FIXTURES = join(import.meta.dirname, "..", "..", "tests", "fixtures", "paperclip");
 const CAPTURED = [
@@ -37,25 +26,14 @@ const CAPTURED = [
   "ctx-8-transient-retry-wake.json",
 ];
 
-let server: DevServer;
-let worker: Standin;
+const real = services();
 
-beforeAll(async () => {
-  server = await devServer();
-  worker = await standin(server.address);
-});
-afterAll(async () => {
-  await worker.stop();
-  await disconnect();
-  await server.stop();
-});
-
-function wake(request: Request, changes: Parameters<typeof partsFor>[3] = {}, host = fakeHost(request)) {
-  return wakeAgent(request, server, worker, changes, host);
+function wake(request: Request, changes: Parameters<typeof partsFor>[2] = {}, host = fakeHost(request)) {
+  return wakeAgent(request, real, changes, host);
 }
 
 function describeAgentRun(request: Request) {
-  return describeRun(request, server, worker);
+  return describeRun(request, real);
 }
 
 async function running(host: FakeHost, lines = 3): Promise<void> {
@@ -101,7 +79,9 @@ describe.concurrent("a run", () => {
     const request = aRequest();
     const { resultJson } = await wake(request).result;
     const link = new URL(String(resultJson?.transcriptPage));
-    expect(`${link.origin}${link.pathname}`).toBe(`${worker.transcripts}/runs/${request.agent.id}~${request.runId}`);
+    expect(`${link.origin}${link.pathname}`).toBe(
+      `${real.worker.transcripts}/runs/${request.agent.id}~${request.runId}`,
+    );
     const token = link.searchParams.get("token") ?? "";
     const { sub, exp, iat } = decodeJwt(token);
     expect(sub).toBe(`${request.agent.id}~${request.runId}`);
@@ -109,12 +89,12 @@ describe.concurrent("a run", () => {
     expect((exp ?? 0) - Date.now() / 1000).toBeLessThanOrEqual(LINK_LIFETIME_SECONDS);
     const headers = { authorization: `Bearer ${token}` };
     const read = (agentId: string, runId: string) =>
-      fetch(`${worker.transcripts}/runs/${agentId}~${runId}/transcript?attempt=1`, { headers });
+      fetch(`${real.worker.transcripts}/runs/${agentId}~${runId}/transcript?attempt=1`, { headers });
     expect((await read(request.agent.id, request.runId)).status).toBe(200);
     expect((await read(request.agent.id, randomUUID())).status).toBe(403);
     expect((await read(randomUUID(), request.runId)).status).toBe(403);
     const { workflowId, runId } = await describeAgentRun(request);
-    const history = await temporalOf(server, worker.queue).getHandle(workflowId, runId).fetchHistory();
+    const history = await temporalOf(real.server, real.worker.queue).getHandle(workflowId, runId).fetchHistory();
     expect(Buffer.from(temporal.api.history.v1.History.encode(history).finish()).includes(token)).toBe(false);
   });
 
@@ -195,7 +175,7 @@ describe.concurrent("a run", () => {
     expect(host.metas[0]).toEqual({
       ...{ adapterType: "opencode_local", command: "opencode", cwd: "/projects/repo", prompt: "fresh" },
       commandNotes: ["runs in Kubernetes, as a Temporal workflow", "a note"],
-      context: expect.objectContaining({ taskQueue: worker.queue }),
+      context: expect.objectContaining({ taskQueue: real.worker.queue }),
     });
   });
 
@@ -247,7 +227,7 @@ describe.concurrent("a run", () => {
     const { host, result } = wake(request);
     await running(host);
     const found = await describeAgentRun(request);
-    await temporalOf(server, worker.queue).getHandle(found.workflowId, found.runId).terminate("a test");
+    await temporalOf(real.server, real.worker.queue).getHandle(found.workflowId, found.runId).terminate("a test");
     const ended = await result;
     expect(ended).toMatchObject({ exitCode: 1, errorCode: "agent_run_failed" });
     expect(ended.errorMessage).toContain("TERMINATED");
@@ -428,7 +408,7 @@ describe("a stop of Paperclip's process", () => {
     const processStop = new AbortController();
     const order: string[] = [];
     const host = fakeHost(request);
-    const result = executeWith(host.context, partsFor(request, server, worker), () => processStop.signal);
+    const result = executeWith(host.context, partsFor(request, real), () => processStop.signal);
     void result.then(() => order.push("returned"));
     await running(host);
     processStop.abort(new Error(LEASE_LOST));
@@ -454,14 +434,14 @@ describe("without the transcript service", () => {
 describe("outages", () => {
   it("of Temporal during a run only delay it: no line is lost or repeated", async () => {
     const queue = `queue-${randomUUID()}`;
-    const outageWorker = await standin(server.address, queue);
+    const outageWorker = await standin(real.server.address, queue);
     const request = aRequest({ behaviour: "works" });
     const host = fakeHost(request);
-    const result = executeWith(host.context, partsFor(request, server, outageWorker));
+    const result = executeWith(host.context, partsFor(request, { server: real.server, worker: outageWorker }));
     await running(host);
-    await server.kill();
+    await real.server.kill();
     await until(() => host.statuses("Temporal").length > 0);
-    await server.start();
+    await real.server.start();
     await until(() => host.statuses("answers again").length > 0);
     const before = host.agentLines().length;
     await running(host, before + 5);

@@ -1,47 +1,27 @@
 /** Runs that Paperclip has lost: delivery of their outcomes, and the reconciler's evidence. */
 
 import { randomUUID } from "node:crypto";
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { LEASE_LOST } from "../src/abort.ts";
 import { executeWith } from "../src/execute.ts";
 import { fetchOutcome, signalCollected } from "../src/outcome.ts";
 import { FIRST_REQUEST_MS } from "../src/outcome-delivery.ts";
 import { PaperclipApi } from "../src/paperclip-api.ts";
 import { Reconciler } from "../src/reconcile.ts";
-import { disconnect, runOf } from "../src/temporal.ts";
+import { runOf } from "../src/temporal.ts";
 import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
 import { describeRun, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
-import {
-  aRequest,
-  type DevServer,
-  devServer,
-  type Request,
-  type Standin,
-  standin,
-  temporalOf,
-  until,
-} from "./support/stack.ts";
+import { aRequest, type Request, services, temporalOf, until } from "./support/stack.ts";
 
-let server: DevServer;
-let worker: Standin;
+const real = services();
 let api: FakeApi;
-
-beforeAll(async () => {
-  server = await devServer();
-  worker = await standin(server.address);
-});
-afterAll(async () => {
-  await worker.stop();
-  await disconnect();
-  await server.stop();
-});
 beforeEach(async () => {
   api = await paperclipApi();
 });
 afterEach(async () => await api.stop());
 
-const wake = (request: Request) => wakeAgent(request, server, worker);
-const describeAgentRun = (request: Request) => describeRun(request, server, worker);
+const wake = (request: Request) => wakeAgent(request, real);
+const describeAgentRun = (request: Request) => describeRun(request, real);
 
 async function phase(request: Request): Promise<unknown> {
   return (await describeAgentRun(request)).searchAttributes.RunPhase?.[0];
@@ -52,7 +32,7 @@ async function lost(behaviour: string, issue: { [name: string]: unknown } = {}) 
   const issueId = randomUUID();
   const request = aRequest({ behaviour, context: { taskId: issueId, issueId } });
   const host = fakeHost(request);
-  const result = executeWith(host.context, partsFor(request, server, worker));
+  const result = executeWith(host.context, partsFor(request, real));
   await until(() => host.agentLines().length > 0);
   host.abort(LEASE_LOST);
   await result;
@@ -127,7 +107,7 @@ describe("a run is released", () => {
 describe("the reconciler", () => {
   let reconciler: Reconciler;
   beforeEach(() => {
-    reconciler = new Reconciler(temporalOf(server, worker.queue), new PaperclipApi("board-key"), 0);
+    reconciler = new Reconciler(temporalOf(real.server, real.worker.queue), new PaperclipApi("board-key"), 0);
   });
 
   const stepsOf = async (runId: string) => {
@@ -137,13 +117,13 @@ describe("the reconciler", () => {
 
   /** The list of runs lags behind the runs. */
   async function listed(runId: string, decided = false): Promise<void> {
-    const client = temporalOf(server, worker.queue);
+    const client = temporalOf(real.server, real.worker.queue);
     const final = decided ? " AND RunPhase != 'queued' AND RunPhase != 'scheduling' AND RunPhase != 'running'" : "";
     await until(async () => (await client.count(`PaperclipRunId = '${runId}'${final}`)).count > 0);
   }
 
   async function end(request: Request): Promise<void> {
-    const client = temporalOf(server, worker.queue);
+    const client = temporalOf(real.server, real.worker.queue);
     await client.getHandle(`agent-run:${request.agent.id}`).cancel();
     await until(async () => (await phase(request)) === "cancelled");
   }
@@ -285,7 +265,7 @@ describe("the reconciler", () => {
     api.answers = { status: 200, body: {} };
     expect(await stepsOf(runId)).toEqual(["released"]);
     const { workflowId, runId: workflowRunId } = await describeAgentRun(request);
-    const temporal = temporalOf(server, worker.queue);
+    const temporal = temporalOf(real.server, real.worker.queue);
     const run = runOf(temporal, { workflowId, workflowRunId });
     expect(await fetchOutcome(temporal, run)).toMatchObject({ exitCode: 0 });
     await signalCollected(temporal, run);

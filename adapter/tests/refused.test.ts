@@ -3,18 +3,19 @@
 import { expect, test } from "vitest";
 import { LEASE_LOST } from "../src/abort.ts";
 import { executeWith } from "../src/execute.ts";
+import { settingsFrom } from "../src/settings.ts";
 import { Code, Temporal } from "../src/temporal.ts";
 import { fakeHost, partsFor } from "./support/paperclip-context.ts";
 import { aRequest } from "./support/stack.ts";
 
-const SETTINGS = { temporal: { address: "127.0.0.1:1", namespace: "default", tls: false }, taskQueue: "none" };
+const SERVER = "127.0.0.1:1";
 
 /** A Temporal without a server, which answers a start with `answer`; the agent's run is that of another company. */
 class Answering extends Temporal {
   readonly #answer: () => Promise<{ workflowRunId: string }>;
 
   constructor(answer: () => Promise<{ workflowRunId: string }>) {
-    super(SETTINGS);
+    super(settingsFrom({ TEMPORAL_ADDRESS: SERVER }));
     this.#answer = answer;
   }
   override startOrAttach() {
@@ -31,7 +32,7 @@ class Answering extends Temporal {
 
 async function resultOf(answer: () => Promise<{ workflowRunId: string }>, host = fakeHost(aRequest())) {
   const temporal = new Answering(answer);
-  const parts = partsFor(aRequest(), { address: "" } as never, { queue: "none" }, { temporal });
+  const parts = partsFor(aRequest(), { server: { address: SERVER }, worker: { queue: "none" } }, { temporal });
   return await executeWith(host.context, parts);
 }
 

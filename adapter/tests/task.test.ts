@@ -1,27 +1,15 @@
 /** The task of a failed run: it waits for a person, is neither held nor repeated, and nobody else's task is touched. */
 
 import { randomUUID } from "node:crypto";
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
-import { disconnect } from "../src/temporal.ts";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
 import { fakeHost, wakeAgent } from "./support/paperclip-context.ts";
-import { aRequest, type DevServer, devServer, type Standin, standin } from "./support/stack.ts";
+import { aRequest, services } from "./support/stack.ts";
 
 const CONTINUES = { conversationContinuation: "continue_conversation_v1" };
 
-let server: DevServer;
-let worker: Standin;
+const real = services();
 let api: FakeApi;
-
-beforeAll(async () => {
-  server = await devServer();
-  worker = await standin(server.address);
-});
-afterAll(async () => {
-  await worker.stop();
-  await disconnect();
-  await server.stop();
-});
 beforeEach(async () => {
   api = await paperclipApi();
 });
@@ -34,7 +22,7 @@ async function run(behaviour: string, issue: { [name: string]: unknown } = {}, c
   api.runs.set(request.runId, { status: "failed" });
   api.issues.set(issueId, { id: issueId, assigneeAgentId: request.agent.id, status: "in_progress", ...issue });
   const fake = fakeHost(request, { context: { issueId, ...context }, ...host });
-  const result = await wakeAgent(request, server, worker, {}, fake).result;
+  const result = await wakeAgent(request, real, {}, fake).result;
   return { result, notes: fake.statuses(), issue: api.issues.get(issueId) };
 }
 

@@ -2,11 +2,10 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { exportJWK, generateKeyPair } from "jose";
-import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
+import { beforeEach, describe, expect, it, vi } from "vitest";
 import type { EnvironmentTestResult } from "../src/paperclip.ts";
-import { disconnect } from "../src/temporal.ts";
 import { testEnvironment } from "../src/test-environment.ts";
-import { type DevServer, devServer, freePort, type Standin, standin } from "./support/stack.ts";
+import { freePort, services } from "./support/stack.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "adapter-environment-"));
 const tested = (config: object = {}) =>
@@ -17,25 +16,14 @@ const tested = (config: object = {}) =>
 const levels = (found: EnvironmentTestResult) =>
   Object.fromEntries(found.checks.map(({ code, level }) => [code, level]));
 
-let server: DevServer;
-let worker: Standin;
-
-beforeAll(async () => {
-  server = await devServer();
-  worker = await standin(server.address);
-});
-afterAll(async () => {
-  await worker?.stop();
-  await server?.stop();
-  await disconnect();
-});
+const real = services();
 beforeEach(() => {
   vi.unstubAllEnvs();
-  vi.stubEnv("TEMPORAL_ADDRESS", server.address);
-  vi.stubEnv("AGENT_RUNS_TASK_QUEUE", worker.queue);
-  vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", worker.transcripts);
-  vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", worker.keyFile);
-  vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", worker.sealingKeyFile);
+  vi.stubEnv("TEMPORAL_ADDRESS", real.server.address);
+  vi.stubEnv("AGENT_RUNS_TASK_QUEUE", real.worker.queue);
+  vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", real.worker.transcripts);
+  vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", real.worker.keyFile);
+  vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", real.worker.sealingKeyFile);
   vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", "http://paperclip.example:3100");
 });
 

@@ -5,7 +5,15 @@ import { workflowIdOf } from "../../src/attach.ts";
 import { executeWith, type Parts } from "../../src/execute.ts";
 import type { AdapterExecutionContext, InvocationMeta } from "../../src/paperclip.ts";
 import { type Temporal, temporalFor } from "../../src/temporal.ts";
-import { type DevServer, preparedOf, type Request, type Standin, settingsOf, temporalOf } from "./stack.ts";
+import {
+  type DevServer,
+  preparedOf,
+  type Request,
+  type Services,
+  type Standin,
+  settingsOf,
+  temporalOf,
+} from "./stack.ts";
 
 const MARK = "[agent-runs] ";
 
@@ -70,8 +78,7 @@ export function fakeHost(request: Request, changes: Partial<AdapterExecutionCont
 /** The parts of an execution against real services. */
 export function partsFor(
   request: Request,
-  server: DevServer,
-  worker: Pick<Standin, "queue"> & Partial<Standin>,
+  { server, worker }: { server: Pick<DevServer, "address">; worker: Partial<Standin> & Pick<Standin, "queue"> },
   changes: { onBusy?: "wait" | "refuse"; transcriptsUrl?: string; temporal?: Temporal } = {},
 ): () => Promise<Parts> {
   const settings = { ...settingsOf(server, worker), onBusy: changes.onBusy ?? "wait" };
@@ -87,16 +94,15 @@ export function partsFor(
 /** Wakes an agent: starts an execution of the request against real services. */
 export function wakeAgent(
   request: Request,
-  server: DevServer,
-  worker: Standin,
-  changes: Parameters<typeof partsFor>[3] = {},
+  services: Services,
+  changes: Parameters<typeof partsFor>[2] = {},
   host = fakeHost(request),
 ) {
-  return { host, result: executeWith(host.context, partsFor(request, server, worker, changes)) };
+  return { host, result: executeWith(host.context, partsFor(request, services, changes)) };
 }
 
 /** The description of the agent's newest run. */
-export async function describeRun(request: Request, server: DevServer, worker: Standin) {
+export async function describeRun(request: Request, { server, worker }: Services) {
   return await temporalOf(server, worker.queue).getHandle(workflowIdOf(request.agent.id)).describe();
 }
 

@@ -14,11 +14,12 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
+import { afterAll, beforeAll } from "vitest";
 import type { Wake } from "../../src/attach.ts";
 import type { AdapterExecutionContext } from "../../src/paperclip.ts";
 import { type Prepared, prepare } from "../../src/request.ts";
 import { settingsFrom } from "../../src/settings.ts";
-import { type Temporal, temporalFor } from "../../src/temporal.ts";
+import { disconnect, type Temporal, temporalFor } from "../../src/temporal.ts";
 import { KEY, sealer } from "./sealed.ts";
 
 const ROOT = join(import.meta.dirname, "..", "..", "..");
@@ -105,24 +106,34 @@ export async function standin(address: string, queue = `queue-${randomUUID()}`):
   };
 }
 
-/** What of the settings matters for Temporal and transcripts. */
-export function settingsOf(server: DevServer, worker: { queue: string; transcripts?: string; keyFile?: string }) {
-  return {
-    temporal: { address: server.address, namespace: "default", tls: false },
-    taskQueue: worker.queue,
-    transcriptsUrl: worker.transcripts,
-    transcriptsKeyFile: worker.keyFile ?? "",
-    sealingKeyFile: "",
-    sealingKey: undefined,
-    paperclipApiUrl: undefined,
-    boardApiKey: undefined,
-    onBusy: "wait" as "wait" | "refuse",
-    adapterType: "opencode_k8s" as const,
-    reportAs: "opencode_local" as const,
-    logFormat: "auto" as const,
-    readableFolders: [],
-    reconcile: false,
-  };
+export interface Services {
+  server: DevServer;
+  worker: Standin;
+}
+
+/** A server and a worker for all tests of a file; they are there when its first test begins. */
+export function services(): Services {
+  const started = {} as Services;
+  beforeAll(async () => {
+    started.server = await devServer();
+    started.worker = await standin(started.server.address);
+  });
+  afterAll(async () => {
+    await started.worker?.stop();
+    await disconnect();
+    await started.server?.stop();
+  });
+  return started;
+}
+
+/** The settings for these services, and else the defaults. */
+export function settingsOf(server: Pick<DevServer, "address">, worker: Partial<Standin>) {
+  return settingsFrom({
+    TEMPORAL_ADDRESS: server.address,
+    AGENT_RUNS_TASK_QUEUE: worker.queue,
+    AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL: worker.transcripts,
+    AGENT_RUNS_TRANSCRIPTS_KEY_FILE: worker.keyFile,
+  });
 }
 
 export function temporalOf(server: DevServer, queue: string): Temporal {
@@ -177,7 +188,7 @@ export async function freePort(): Promise<number> {
 }
 
 async function waitUntilServing(address: string): Promise<void> {
-  const temporal = temporalFor({ temporal: { address, namespace: "default", tls: false }, taskQueue: "none" });
+  const temporal = temporalFor(settingsOf({ address }, {}));
   await until(async () => {
     try {
       await temporal.withDeadline(Date.now() + 1000, () =>
