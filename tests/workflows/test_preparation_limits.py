@@ -1,0 +1,54 @@
+"""How long the steps before the agent are retried."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.contracts.messages import PodProfile, PromptBundle
+from agent_runs.contracts.request import RunConfig
+from tests.activities.fake_preparations import REQUEST
+from workflows import preparation
+from workflows.attempt import Attempt
+from workflows.run_state import RunState
+from workflows.token_rotation import TokenRotation
+
+KEY = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
+PROFILE = PodProfile(namespace="default", image="agent:1")
+PROMPT = PromptBundle(namespace="default", secret_name="prompt", sha256="0", size=1)
+
+
+def noted(options: dict[str, Any]) -> Callable[..., Any]:
+    """Stands for a call of an activity; notes its options, and fails."""
+
+    def call(*_: object, **given: Any) -> None:
+        options.update(given)
+        raise NotImplementedError
+
+    return call
+
+
+async def test_a_request_that_no_worker_can_prepare_ends_its_run_within_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {}
+    monkeypatch.setattr("workflows.preparation.workflow.execute_activity", noted(options))
+    run = SimpleNamespace(show=lambda _: None, key=KEY, start=SimpleNamespace(task=None))
+    with pytest.raises(NotImplementedError):
+        await preparation.prepare_run(cast("RunState", run))
+    assert options["schedule_to_close_timeout"] == timedelta(days=1)
+
+
+async def test_a_job_that_a_quota_refuses_is_retried_for_as_long_as_its_pod_might_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options: dict[str, Any] = {}
+    monkeypatch.setattr("workflows.preparation.workflow.start_activity", noted(options))
+    config = RunConfig(model="fake/x", schedule_timeout_sec=7 * 24 * 3600)
+    run, tokens = SimpleNamespace(config=config, request=REQUEST, attempts=[]), SimpleNamespace(newest=None)
+    tokens.newest_run_id = None
+    attempt = Attempt(AttemptKey(run=KEY), None)
+    with pytest.raises(NotImplementedError):
+        await preparation.create_job(cast("RunState", run), cast("TokenRotation", tokens), attempt, PROFILE, PROMPT)
+    assert options["schedule_to_close_timeout"] > timedelta(days=7)
