@@ -1,15 +1,13 @@
 """Models that people are offered, with the agents that take them: suggestions, because accounts and gateways differ.
 
 `python -m agent_runs.agents.models` rewrites the committed list, which Paperclip's plugin shows; a test keeps it fresh.
-Pure but for that.
 """
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from agent_runs.agents.profile import OPENCODE_TITLE, AgentProfile, load
+from agent_runs.agents.profile import OPENCODE_TITLE, load
 
 LIST_FILE: Final = Path(__file__).with_name("models.json")
 OPENCODE_MODELS: Final = (
@@ -20,25 +18,19 @@ OPENCODE_MODELS: Final = (
 """What OpenCode is offered; which of them work depends on the providers in its pod."""
 
 
-def suggested_models(profiles: Iterable[AgentProfile]) -> dict[str, list[str]]:
-    """Models as `config.model` names them, OpenCode's first, with the titles of the agents that take them."""
-    found: dict[str, list[str]] = {model: [OPENCODE_TITLE] for model in OPENCODE_MODELS}
-    for profile in profiles:
+def model_list() -> str:
+    """The models as `config.model` names them, OpenCode's first, in the form in which Paperclip lists models.
+
+    It asks for an adapter's models without an agent, so each label names its agents, and a search for one finds its
+    models. Source: Paperclip 2026.916.1.
+    """
+    titles = {model: [OPENCODE_TITLE] for model in OPENCODE_MODELS}
+    for profile in load().values():
         for model in profile.models:
-            found.setdefault(model, []).append(profile.title)
-    return found
-
-
-def paperclip_models(profiles: Iterable[AgentProfile]) -> list[dict[str, Any]]:
-    """The same as Paperclip lists models. It asks for an adapter's models without an agent, so each label names its
-    agents, and a search for one finds its models. Source: Paperclip 2026.916.1."""
-    models = suggested_models(profiles).items()
-    return [{"id": model, "label": f"{model} ({', '.join(titles)})"} for model, titles in models]
-
-
-def list_text() -> str:
-    return json.dumps(paperclip_models(load().values()), indent=2) + "\n"
+            titles.setdefault(model, []).append(profile.title)
+    models = [{"id": model, "label": f"{model} ({', '.join(agents)})"} for model, agents in titles.items()]
+    return json.dumps(models, indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    LIST_FILE.write_text(list_text())
+    LIST_FILE.write_text(model_list())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runs.agents.models import LIST_FILE, list_text, paperclip_models
+from agent_runs.agents.models import LIST_FILE, model_list
 from agent_runs.agents.profile import AgentProfile, Match, keys, load, parse, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.form import AGENTS
@@ -95,11 +95,11 @@ def test_a_notice_that_is_in_the_programs_text_is_no_answer(name: str, text: str
 
 
 def test_the_list_of_models_is_fresh() -> None:
-    assert LIST_FILE.read_text() == list_text(), "run: python -m agent_runs.agents.models"
+    assert LIST_FILE.read_text() == model_list(), "run: python -m agent_runs.agents.models"
 
 
 def test_a_model_on_offer_names_the_agents_that_take_it() -> None:
-    offered = {each["id"]: each["label"] for each in paperclip_models(OURS.values())}
+    offered = {each["id"]: each["label"] for each in json.loads(model_list())}
     assert all("/" in model for model in offered)
     assert offered["openai/gpt-5.4"] == "openai/gpt-5.4 (OpenCode, Codex)"
     assert offered["anthropic/opus"] == "anthropic/opus (Claude Code)"
