@@ -35,15 +35,6 @@ describe("without a worker", () => {
     temporal = temporalOf(server, `no-worker-${randomUUID()}`);
   });
 
-  it("creates one run per request id, also for a repeated call", async () => {
-    const wake = await wakeOf(aRequest());
-    const first = await attach(temporal, wake);
-    const second = await attach(temporal, wake);
-    expect([first.kind, second.kind]).toEqual(["started", "joined"]);
-    expect(second.workflowRunId).toBe(first.workflowRunId);
-    expect(first.workflowId).toBe(workflowIdOf(wake.start.agentId));
-  });
-
   it("carries the trace of a host with a tracer into the run, and nothing else of it", async () => {
     const header = async () => {
       const ticket = await attach(temporal, await wakeOf(aRequest()));
@@ -71,6 +62,7 @@ describe("without a worker", () => {
     const wakes = ids.map((runId) => wakeOf(aRequest({ agent, runId, context: { taskId: runId } })));
     const tickets = await Promise.all([...wakes, ...wakes].map(async (wake) => attach(temporal, await wake)));
     expect(new Set(tickets.map((ticket) => ticket.workflowRunId)).size).toBe(1);
+    expect(new Set(tickets.map((ticket) => ticket.workflowId))).toEqual(new Set([workflowIdOf(agent.id)]));
     expect(new Set(tickets.map((ticket) => ticket.runId)).size).toBe(1);
     const winner = tickets[0]?.runId;
     const kinds = (own: boolean) =>

@@ -3,6 +3,7 @@ import { mkdtemp, readFile, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
+import vm from "node:vm";
 import { beforeAll, expect, test } from "vitest";
 
 const ADAPTER = join(import.meta.dirname, "..");
@@ -42,12 +43,14 @@ test("the same build replaces Paperclip's own OpenCode adapter where a setting s
   expect(await outputOf(program, { AGENT_RUNS_ADAPTER_TYPE: "opencode_local" })).toBe("opencode_local");
 });
 
-test("the page's parser is one CommonJS file without imports", async () => {
+test("the page's parser loads as Paperclip's worker loads it: one CommonJS file without imports", async () => {
   const source = await readFile(join(folder, "ui-parser.cjs"), "utf8");
   expect(source.length).toBeLessThan(50_000);
-  const module = { exports: {} as Record<string, unknown> };
-  new Function("exports", "module", "self", "globalThis", source)(module.exports, module, {}, {});
-  expect(module.exports.parseStdoutLine).toBeTypeOf("function");
+  const module = { exports: {} as { parseStdoutLine(line: string, ts: string): unknown } };
+  const load = vm.runInNewContext("(source) => new Function('exports', 'module', 'self', 'globalThis', source)");
+  load(source)(module.exports, module, {}, {});
+  const shown = JSON.parse(JSON.stringify(module.exports.parseStdoutLine("[agent-runs] hi", "now")));
+  expect(shown).toEqual([{ kind: "system", ts: "now", text: "hi" }]);
 });
 
 test("the entry stays small enough to load at once", async () => {

@@ -2,7 +2,6 @@
 
 import { randomUUID } from "node:crypto";
 import { readFile } from "node:fs/promises";
-import { createServer, type Server } from "node:http";
 import { join } from "node:path";
 import { temporal } from "@temporalio/proto";
 import { decodeJwt } from "jose";
@@ -11,8 +10,9 @@ import { LEASE_LOST } from "../src/abort.ts";
 import { InvalidRequest } from "../src/errors.ts";
 import { executeWith } from "../src/execute.ts";
 import { LINK_LIFETIME_SECONDS } from "../src/tokens.ts";
+import { paperclipApi } from "./support/paperclip-api.ts";
 import { describeRun, type FakeHost, fakeHost, partsFor, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
-import { aRequest, freePort, type Request, services, standin, temporalOf, until } from "./support/stack.ts";
+import { aRequest, type Request, services, standin, temporalOf, until } from "./support/stack.ts";
 
 const FIXTURES = join(import.meta.dirname, "..", "..", "tests", "fixtures", "paperclip");
 const CAPTURED = [
@@ -44,10 +44,6 @@ function numbered(from: number, to: number): string[] {
   return Array.from({ length: to - from + 1 }, (_, n) => `line ${from + n}`);
 }
 
-function texts(host: FakeHost): string[] {
-  return host.agentLines();
-}
-
 // Every test has an agent of its own, so the tests of one group run concurrently.
 describe.concurrent("a run", () => {
   it("writes each line to the log once, in order, and returns the outcome", async () => {
@@ -64,7 +60,7 @@ describe.concurrent("a run", () => {
       summary: "done",
       resultJson: { stopReason: "completed", receipt: "verified" },
     });
-    expect(texts(host)).toEqual(numbered(1, 100));
+    expect(host.agentLines()).toEqual(numbered(1, 100));
     expect(host.calls.slice(0, 4)).toEqual(["onCancellationReady", "onMeta", "adapter_startup", "onDispatch"]);
     expect(host.calls.at(-1)).toBe("finalize");
     expect(host.metas[0]).toMatchObject({ adapterType: "opencode_local", command: "opencode", prompt: "fresh" });
@@ -101,7 +97,7 @@ describe.concurrent("a run", () => {
   it("shows both attempts of a run whose pod was lost", async () => {
     const { host, result } = wake(aRequest({ behaviour: "pod-lost-once" }));
     expect(await result).toMatchObject({ exitCode: 0 });
-    expect(texts(host)).toEqual([...numbered(1, 5), ...numbered(1, 5)]);
+    expect(host.agentLines()).toEqual([...numbered(1, 5), ...numbered(1, 5)]);
     expect(host.statuses()).toContain("attempt 2");
   });
 
@@ -153,7 +149,7 @@ describe.concurrent("a run", () => {
     const request = aRequest({ agent, runtime, context, config });
     const { host, result } = wake(request);
     expect(await result).toMatchObject({ exitCode: 0, sessionId: "ses_fake" });
-    expect(texts(host)).toEqual(numbered(1, 3));
+    expect(host.agentLines()).toEqual(numbered(1, 3));
   });
 
   it("reports a configuration that the worker refuses, with the evidence that nothing was started", async () => {
@@ -218,7 +214,7 @@ describe.concurrent("a run", () => {
       await onLog(stream, chunk);
     };
     expect(await wake(request, {}, host).result).toMatchObject({ exitCode: 0 });
-    expect(texts(host)).toEqual([...numbered(1, 6), ...numbered(8, 30)]);
+    expect(host.agentLines()).toEqual([...numbered(1, 6), ...numbered(8, 30)]);
     expect(host.statuses("1 lines are missing here")).toHaveLength(1);
   });
 
@@ -247,7 +243,7 @@ describe.concurrent("a busy agent", () => {
     first.host.abort("Cancelled");
     expect((await first.result).errorCode).toBe("cancelled");
     expect(await second.result).toMatchObject({ exitCode: 0 });
-    expect(texts(second.host)).toEqual(numbered(1, 2));
+    expect(second.host.agentLines()).toEqual(numbered(1, 2));
   });
 
   it("is refused with `onBusy: refuse`, with the evidence that nothing was started", async () => {
@@ -317,7 +313,7 @@ describe.concurrent("a cancel", () => {
       },
     });
     expect(ended.resultJson).not.toHaveProperty("conversationContinuation");
-    expect(texts(host)).toEqual(numbered(1, texts(host).length));
+    expect(host.agentLines()).toEqual(numbered(1, host.agentLines().length));
     expect(host.statuses("Cancelled by operator: ")).toHaveLength(1);
     await until(async () => (await describeAgentRun(request)).status.name === "CANCELLED");
   });
@@ -366,7 +362,7 @@ describe("a lost lease", () => {
     second.host.abort("Cancelled by operator");
     const ended = await second.result;
     expect(ended.resultJson).toMatchObject({ joinedRunId: request.runId });
-    expect(texts(second.host)).toEqual(numbered(1, texts(second.host).length));
+    expect(second.host.agentLines()).toEqual(numbered(1, second.host.agentLines().length));
     expect(first.host.chunks.length).toBe(quiet);
   });
 
@@ -379,16 +375,14 @@ describe("a lost lease", () => {
     await until(async () => (await describeAgentRun(request)).searchAttributes.RunPhase?.[0] === "succeeded");
     const second = wake(sameAgent(request));
     expect(await second.result).toMatchObject({ exitCode: 0, summary: "done" });
-    expect(texts(second.host)).toEqual(numbered(1, 40));
+    expect(second.host.agentLines()).toEqual(numbered(1, 40));
     await until(async () => (await describeAgentRun(request)).status.name === "COMPLETED");
   });
 
   it("stops the agent when Paperclip reports that the run was cancelled", async () => {
     const request = aRequest({ behaviour: "works" });
-    const api: Server = createServer((_, response) => response.end(JSON.stringify({ status: "cancelled" })));
-    const port = await freePort();
-    await new Promise<void>((resolve) => api.listen(port, "127.0.0.1", resolve));
-    process.env.PAPERCLIP_API_URL = `http://127.0.0.1:${port}`;
+    const api = await paperclipApi();
+    api.runs.set(request.runId, { status: "cancelled" });
     try {
       const first = wake(request);
       await running(first.host);
@@ -396,8 +390,7 @@ describe("a lost lease", () => {
       await first.result;
       await until(async () => (await describeAgentRun(request)).searchAttributes.RunPhase?.[0] === "cancelled");
     } finally {
-      delete process.env.PAPERCLIP_API_URL;
-      api.close();
+      await api.stop();
     }
   });
 });
@@ -447,7 +440,7 @@ describe("outages", () => {
     await running(host, before + 5);
     host.abort("Cancelled");
     expect((await result).errorCode).toBe("cancelled");
-    expect(texts(host)).toEqual(numbered(1, texts(host).length));
+    expect(host.agentLines()).toEqual(numbered(1, host.agentLines().length));
     await outageWorker.stop();
   });
 });

@@ -1,4 +1,3 @@
-import vm from "node:vm";
 import { describe, expect, it } from "vitest";
 import { parseStdoutLine } from "../src/ui-parser.ts";
 
@@ -60,21 +59,4 @@ it("nothing makes the parser throw", () => {
   const parts = ["", "}", ',"part":[]}', ',"part":{"text":{}}}', ',"error":{}}', "\u0000", "[".repeat(5000)];
   for (const type of ["text", "tool_use", "step_finish", "error", "odd"])
     for (const part of parts) expect(() => parseStdoutLine(`{"type":"${type}"${part}`, TS)).not.toThrow();
-});
-
-it("the built file loads as Paperclip's worker loads it: CommonJS, without any import", async () => {
-  const { buildSync } = await import("esbuild");
-  const built = buildSync({
-    ...{ entryPoints: [new URL("../src/ui-parser.ts", import.meta.url).pathname], bundle: true, write: false },
-    ...{ platform: "neutral", format: "cjs", target: "es2020" },
-  });
-  const source = built.outputFiles?.[0]?.text ?? "";
-  const module = { exports: {} as Record<string, unknown> };
-  const load = vm.runInNewContext("(source) => new Function('exports', 'module', 'self', 'globalThis', source)") as (
-    source: string,
-  ) => (...scope: unknown[]) => void;
-  load(source)(module.exports, module, {}, {});
-  const parse = module.exports.parseStdoutLine as typeof parseStdoutLine;
-  expect(JSON.parse(JSON.stringify(parse("[agent-runs] hi", TS)))).toEqual([{ kind: "system", ts: TS, text: "hi" }]);
-  expect(source.length).toBeLessThan(50_000);
 });
