@@ -23,6 +23,7 @@ from agent_runs.contracts.messages import Claimed, CreateJob, JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER, CONTROL_DIRECTORY, SIDECAR_CONTAINER, SIDECAR_FILE
 from agent_runs.job.manifest import JobPlan
 from agent_runs.kube.client import Cluster
+from agent_runs.kube.exec import MAX_STDIN_BYTES
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Job, Pod, container_ended
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL, job_ref
@@ -30,8 +31,6 @@ from agent_runs.pod.sidecar.commands import NOT_REACHED
 
 CLAIM_COMMAND: Final = ("python3", "-I", "-S", SIDECAR_FILE, "claim", CONTROL_DIRECTORY)
 ROTATE_COMMAND: Final = (*CLAIM_COMMAND[:4], "rotate", CONTROL_DIRECTORY)
-MAX_REQUEST: Final = 4 * 1024 * 1024
-"""Bytes that `exec_input` takes. A larger prompt gets a Job of its own."""
 MAX_ANSWER: Final = 64 * 1024
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 TRIES: Final = 5
@@ -190,7 +189,7 @@ async def ask(
         PodLost: it may have, and does not answer.
     """
     content = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogateescape")
-    if len(content) > MAX_REQUEST:
+    if len(content) > MAX_STDIN_BYTES:  # a larger prompt gets a Job of its own
         raise NotAsked(NOT_ASKED.format(job.name, f"the request has {len(content)} bytes"))
     tries, began, why = 0, monotonic(), "it has ended"
     while tries < TRIES and (pod := await _pod(cluster, job)) is not None:

@@ -21,25 +21,30 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import structlog
-from kubernetes.aio.config import ConfigException
 from kubernetes.aio.stream import WsApiClient
 
-from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed, RunError
+from agent_runs.background import in_background
+from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, ForeignObject, JobCreateFailed
 from agent_runs.contracts.identity import identity_label
 from agent_runs.contracts.messages import JobRef
 from agent_runs.kube.credentials import ApiAccess, api_client, load_access
+from agent_runs.kube.exec import MAX_STDIN_BYTES, iter_stdout, send_stdin
 from agent_runs.kube.failures import (
+    CONNECTION_ERRORS,
+    MAX_STATUS_BYTES,
     AlreadyExists,
     ExecFailed,
     LogCut,
-    LogGone,
-    LogNotReady,
-    LogRefused,
     LogUnavailable,
+    Refusal,
+    accepted,
+    bounded,
+    found,
+    is_other_object,
+    log_refusal,
 )
 from agent_runs.kube.objects import (
     AccessReview,
-    ApiObject,
     Claim,
     Deployment,
     DeploymentList,
@@ -82,14 +87,6 @@ MIN_GRACE: Final = timedelta(seconds=1)
 """Of a deleted pod: without any grace Kubernetes does not wait for its containers."""
 CALL_POOL_SIZE: Final = 100
 """Connections for short calls. Each costs 0.5 MB and a TLS handshake; hundreds of runs may end in one second."""
-MAX_STDIN_BYTES: Final = 4 * 1024 * 1024
-"""Of a command in a container."""
-_STDIN_MESSAGE_BYTES: Final = 16 * 1024
-"""Kubernetes' own clients send at most 32 KiB at once."""
-_QUOTED_RUN: Final = 8
-_MAX_QUOTE: Final = 500
-_MAX_STATUS_BYTES: Final = 64 * 1024
-_CONNECTION_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
 
 _KINDS: Final = {
     "Job": ("jobs.batch", "/apis/batch/v1"),
@@ -103,79 +100,6 @@ ApplyResult = Literal["created", "adopted", "replaced"]
 Query = Sequence[tuple[str, str]]
 
 log: Final[Any] = structlog.get_logger()
-
-
-class StatusCause(ApiObject, frozen=True):
-    """One detail of a Status; the reason `ExitCode` has the code as its message."""
-
-    reason: str = ""
-    message: str = ""
-
-
-class StatusDetails(ApiObject, frozen=True):
-    """The causes of a Status."""
-
-    causes: tuple[StatusCause, ...] = ()
-
-
-class ExecStatus(Status, frozen=True):
-    """The Status that ends the output of a command in a container."""
-
-    status: str = ""
-    details: StatusDetails = StatusDetails()
-
-    @property
-    def exit_code(self) -> int | None:
-        """The command's exit code, None when it did not run."""
-        codes = [cause.message for cause in self.details.causes if cause.reason == "ExitCode"]
-        return int(codes[0]) if codes and codes[0].isdecimal() and len(codes[0]) < 10 else None
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """An answer of the API server other than success. Without a `reason` it was not Kubernetes' own."""
-
-    verb: str
-    resource: str
-    status: int
-    reason: str
-    message: str
-
-    def __str__(self) -> str:
-        return (
-            f"cannot {self.verb} {self.resource}: {self.status} {self.reason or 'no Kubernetes answer'}: {self.message}"
-        )
-
-    @property
-    def is_not_found(self) -> bool:
-        """Whether Kubernetes itself reports that the object does not exist. A proxy's 404 proves nothing."""
-        return self.status == 404 and self.reason == "NotFound"
-
-    @property
-    def is_rbac_denial(self) -> bool:
-        """Whether RBAC forbids the request. Quotas and admission refuse with 403, too; only RBAC names the user.
-
-        An API server that has just started forbids what depends on roles it has not loaded yet; that does not count.
-        """
-        if self._is_rbac_loading:
-            return False
-        return self.status == 403 and "cannot" in self.message and "User" in self.message
-
-    @property
-    def _is_rbac_loading(self) -> bool:
-        return self.status == 403 and "RBAC:" in self.message and "not found" in self.message
-
-    def as_error(self, *, refused: type[RunError] = ClusterUnavailable) -> RunError:
-        """Return the failure that this refusal is; `refused` when the API server objects to the request itself."""
-        if self.status == 401:
-            text = f"{self}; the API server does not accept the worker's credentials, which are read again"
-            return ClusterUnavailable(text, verb=self.verb, resource=self.resource, status=self.status)
-        if self._is_rbac_loading:
-            return ClusterUnavailable(str(self), verb=self.verb, resource=self.resource, status=self.status)
-        if self.is_rbac_denial or (self.status == 403 and refused is ClusterUnavailable):
-            return ClusterForbidden(str(self), verb=self.verb, resource=self.resource, status=self.status)
-        unavailable = self.status == 429 or self.status >= 500 or not self.reason or self.reason == "Conflict"
-        kind = ClusterUnavailable if unavailable else refused
-        return kind(str(self), verb=self.verb, resource=self.resource, status=self.status)
 
 
 class Cluster:
@@ -285,7 +209,7 @@ class Cluster:
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         reply = await self._call("POST", "create", "selfsubjectaccessreviews", path, body=body)
-        return _decode(_accepted(reply), AccessReview, "create selfsubjectaccessreviews").status.allowed
+        return _decode(accepted(reply), AccessReview, "create selfsubjectaccessreviews").status.allowed
 
     async def dry_run(self, manifest: Manifest) -> None:
         """Ask whether the API server would create this object, a Job, Pod, Secret or PersistentVolumeClaim.
@@ -364,7 +288,7 @@ class Cluster:
         answer = await self._patch("jobs.batch", path, patch)
         if not isinstance(answer, Refusal):
             return _decode(answer, Job, "patch jobs.batch")
-        if answer.is_not_found or _is_other_object(answer):
+        if answer.is_not_found or is_other_object(answer):
             job = await self.read_job(namespace, name)
             return job if job and job.metadata.uid == uid and _has_annotations(job, annotations) else None
         raise answer.as_error()
@@ -431,9 +355,9 @@ class Cluster:
 
     async def _change_pod(self, namespace: str, name: str, patch: Manifest) -> bool:
         answer = await self._patch("pods", _core(namespace, "pods", name), patch)
-        if isinstance(answer, Refusal) and _is_other_object(answer):
+        if isinstance(answer, Refusal) and is_other_object(answer):
             return False
-        return _found(answer)
+        return found(answer)
 
     async def delete_pod(self, namespace: str, name: str, uid: str, grace: timedelta) -> bool:
         """Delete this pod with this grace, a second at the least. Return False when it no longer exists.
@@ -492,14 +416,14 @@ class Cluster:
             "metadata": {**metadata, "resourceVersion": existing.resource_version, "uid": existing.uid},
         }
         path = _core(namespace, "secrets", name)
-        _accepted(await self._call("PUT", "update", "secrets", path, body=versioned), refused=JobCreateFailed)
+        accepted(await self._call("PUT", "update", "secrets", path, body=versioned), refused=JobCreateFailed)
         return "replaced"
 
     async def change_secret(self, namespace: str, name: str, content: Mapping[str, bytes]) -> bool:
         """Give these keys of a Secret new values; other keys stay. Return False when there is no such Secret."""
         digest = {CONTENT_DIGEST: content_digest(content)}
         patch = {"metadata": {"annotations": digest}, "data": secret_data(content)}
-        return _found(await self._patch("secrets", _core(namespace, "secrets", name), patch))
+        return found(await self._patch("secrets", _core(namespace, "secrets", name), patch))
 
     async def read_secret_metadata(self, namespace: str, name: str) -> Metadata | None:
         """Return labels, annotations and owners of a Secret, never its content; None when there is none."""
@@ -516,7 +440,7 @@ class Cluster:
         }
         patch = [{"op": "add", "path": "/metadata/ownerReferences", "value": [owner]}]
         answer = await self._patch("secrets", _core(namespace, "secrets", name), patch, "application/json-patch+json")
-        return _found(answer, refused=JobCreateFailed)
+        return found(answer, refused=JobCreateFailed)
 
     async def delete_secret(self, namespace: str, name: str, *, known_as_ours: bool = False) -> bool:
         """Delete the Secret, if it is ours. Return False when it does not exist or is not ours.
@@ -533,7 +457,7 @@ class Cluster:
         """Delete the Secrets of an agent except those of one run. None of them is read."""
         labels = f"{agent_selector(agent_id)},{RUN},{RUN}!={identity_label(except_run)}"
         path, query = _core(namespace, "secrets"), [("labelSelector", labels)]
-        _accepted(await self._call("DELETE", "deletecollection", "secrets", path, query))
+        accepted(await self._call("DELETE", "deletecollection", "secrets", path, query))
 
     async def ensure_claim(self, manifest: Manifest) -> None:
         """Create the claim if it does not exist; an existing one is used as it is.
@@ -600,11 +524,11 @@ class Cluster:
         )
         try:
             response = await self._send(self._streams, "GET", _core(namespace, "pods", pod) + "/log", query, timeout)
-        except _CONNECTION_ERRORS as error:
-            raise LogUnavailable(0, type(error).__name__, _bounded(str(error))) from None
+        except CONNECTION_ERRORS as error:
+            raise LogUnavailable(0, type(error).__name__, bounded(str(error))) from None
         async with response:
             if response.status != 200:
-                raise _log_refusal(await _refusal(response, "get", "pods/log"))
+                raise log_refusal(await _refusal(response, "get", "pods/log"))
             async with aclosing(_iter_log(response)) as pieces:
                 yield pieces
 
@@ -625,7 +549,7 @@ class Cluster:
             ExecFailed: while reading at the latest: the end of the iterator means exit code 0.
         """
         socket = await self._exec(namespace, pod, container, argv)
-        async with socket, aclosing(_iter_stdout(socket, limit, idle_timeout)) as pieces:
+        async with socket, aclosing(iter_stdout(socket, limit, idle_timeout)) as pieces:
             yield pieces
 
     async def exec_input(
@@ -659,14 +583,12 @@ class Cluster:
         """
         if len(stdin) > MAX_STDIN_BYTES:
             raise ExecFailed(f"stdin has {len(stdin)} bytes, more than {MAX_STDIN_BYTES}")
-        async with await self._exec(namespace, pod, container, argv, stdin=True) as socket:
-            sending = asyncio.create_task(_send_stdin(socket, stdin))
-            try:
-                async with aclosing(_iter_stdout(socket, limit, idle_timeout, secret=stdin)) as pieces:
-                    return b"".join([piece async for piece in pieces])
-            finally:  # a command may end without reading all of it
-                sending.cancel()
-                await asyncio.wait([sending])
+        async with (
+            await self._exec(namespace, pod, container, argv, stdin=True) as socket,
+            in_background(send_stdin(socket, stdin)),  # a command may end without reading all of it
+            aclosing(iter_stdout(socket, limit, idle_timeout, secret=stdin)) as pieces,
+        ):
+            return b"".join([piece async for piece in pieces])
 
     async def _exec(
         self, namespace: str, pod: str, container: str, argv: Sequence[str], *, stdin: bool = False
@@ -683,8 +605,8 @@ class Cluster:
                 details: dict[str, Any] = {"verb": "create", "resource": "pods/exec", "status": error.status}
                 raise ClusterForbidden(f"cannot create pods/exec: {error.status}", **details) from None
             raise ExecFailed(f"cannot create pods/exec: {error.status}", status=error.status) from None
-        except _CONNECTION_ERRORS as error:
-            raise ExecFailed(f"cannot create pods/exec: {type(error).__name__}: {_bounded(str(error))}") from None
+        except CONNECTION_ERRORS as error:
+            raise ExecFailed(f"cannot create pods/exec: {type(error).__name__}: {bounded(str(error))}") from None
 
     async def _open_socket(self, path: str, query: Query) -> aiohttp.ClientWebSocketResponse:
         request = await self._sockets.param_serialize(
@@ -702,11 +624,11 @@ class Cluster:
 
     async def _get(self, verb: str, resource: str, path: str, model: type[Model], query: Query = ()) -> Model:
         reply = await self._call("GET", verb, resource, path, query)
-        return _decode(_accepted(reply), model, f"{verb} {resource}")
+        return _decode(accepted(reply), model, f"{verb} {resource}")
 
     async def _get_optional(self, resource: str, path: str, accept: str = "application/json") -> bytes | None:
         reply = await self._call("GET", "get", resource, path, accept=accept)
-        return _accepted(reply) if _found(reply) else None
+        return accepted(reply) if found(reply) else None
 
     async def _read(
         self, model: type[Model], resource: str, path: str, accept: str = "application/json"
@@ -726,7 +648,7 @@ class Cluster:
         reply = await self._call("POST", "create", resource, path, query, body=dict(manifest))
         if isinstance(reply, Refusal) and reply.reason == "AlreadyExists":
             raise AlreadyExists(str(reply))
-        return _accepted(reply, refused=JobCreateFailed)
+        return accepted(reply, refused=JobCreateFailed)
 
     async def _patch(
         self, resource: str, path: str, patch: object, content_type: str = "application/merge-patch+json"
@@ -745,7 +667,7 @@ class Cluster:
             existing = await self._metadata(resource, path)
             if existing is None or (uid is not None and existing.uid != uid):
                 return False
-        return _found(reply)
+        return found(reply)
 
     async def _call(
         self,
@@ -770,8 +692,8 @@ class Cluster:
                 if not 200 <= response.status < 300:
                     return await _refusal(response, verb, resource)
                 return await response.read()
-        except _CONNECTION_ERRORS as error:
-            message = _bounded(str(error)) or "no answer in time"
+        except CONNECTION_ERRORS as error:
+            message = bounded(str(error)) or "no answer in time"
             raise ClusterUnavailable(
                 f"cannot {verb} {resource}: {type(error).__name__}: {message}", verb=verb, resource=resource
             ) from None
@@ -829,7 +751,7 @@ class Cluster:
         )
         try:
             response = await self._send(self._streams, "GET", _core(namespace, "pods"), query, timeout)
-        except _CONNECTION_ERRORS as error:
+        except CONNECTION_ERRORS as error:
             raise ClusterUnavailable(
                 f"cannot watch pods: {type(error).__name__}", verb="watch", resource="pods"
             ) from None
@@ -842,7 +764,7 @@ class Cluster:
                     event = _parse_event(line)
                     if (pod := _decode_pod(event.object)) is not None:
                         yield event.type, pod
-            except _CONNECTION_ERRORS:
+            except CONNECTION_ERRORS:
                 return
 
 
@@ -860,7 +782,7 @@ def _parse_event(line: bytes) -> WatchEvent:
     status = decode(bytes(event.object), Status)
     if status.code == 410:
         raise ResourceVersionExpired
-    raise Refusal("watch", "pods", status.code or 500, status.reason, _bounded(status.message)).as_error()
+    raise Refusal("watch", "pods", status.code or 500, status.reason, bounded(status.message)).as_error()
 
 
 def _decode_pod(item: msgspec.Raw) -> Pod | None:
@@ -885,70 +807,8 @@ async def _iter_log(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
     try:
         async for piece in response.content.iter_any():
             yield piece
-    except _CONNECTION_ERRORS as error:
+    except CONNECTION_ERRORS as error:
         raise LogCut(type(error).__name__) from None
-
-
-async def _send_stdin(socket: aiohttp.ClientWebSocketResponse, stdin: bytes) -> None:
-    """Send the length and the content. A connection that breaks ends the reading as well, which reports it."""
-    content = b"%d\n%b" % (len(stdin), stdin)
-    with suppress(*_CONNECTION_ERRORS, RuntimeError):  # RuntimeError: aiohttp's, as below
-        for start in range(0, len(content), _STDIN_MESSAGE_BYTES):
-            await socket.send_bytes(b"\x00" + content[start : start + _STDIN_MESSAGE_BYTES])
-
-
-async def _iter_stdout(
-    socket: aiohttp.ClientWebSocketResponse, limit: int, idle_timeout: timedelta, secret: bytes = b""
-) -> AsyncGenerator[bytes]:
-    """Read messages of v4.channel.k8s.io. Their first byte is 1 for stdout, 2 for stderr, 3 for the end.
-
-    Args:
-        secret: what no error quotes, nor any 8 bytes of it.
-    """
-    stderr, size = bytearray(), 0
-    while True:
-        try:
-            message = await socket.receive(idle_timeout.total_seconds())
-        except (
-            *_CONNECTION_ERRORS,
-            RuntimeError,
-        ) as error:  # RuntimeError: aiohttp's, for a socket that was closed meanwhile
-            raise ExecFailed(f"the connection broke: {type(error).__name__}") from None
-        if message.type is not aiohttp.WSMsgType.BINARY:
-            raise ExecFailed(f"the connection ended before the command did: {message.type.name}")
-        channel, data = message.data[:1], message.data[1:]
-        if channel == b"\x03":
-            _raise_for_exec_status(data, _without(secret, bytes(stderr)))
-            return
-        if channel == b"\x02":
-            stderr += data[: _MAX_QUOTE - len(stderr)]
-        elif channel == b"\x01" and data:
-            size += len(data)
-            if size > limit:
-                raise ExecFailed(f"the command printed more than {limit} bytes")
-            yield data
-
-
-def _without(secret: bytes, text: bytes) -> bytes:
-    """Replace each byte of `text` that is in a run of 8 bytes, or all of a shorter secret, that both have."""
-    width = min(len(secret), _QUOTED_RUN)
-    starts = [start for start in range(len(text) - width + 1) if width and text[start : start + width] in secret]
-    shown = bytearray(text)
-    for start in starts:
-        shown[start : start + width] = b"*" * width
-    return bytes(shown)
-
-
-def _raise_for_exec_status(data: bytes, stderr: bytes) -> None:
-    """Raise for a Status that is no success; its message comes from the container runtime."""
-    try:
-        status = decode(data[:_MAX_STATUS_BYTES], ExecStatus)
-    except InvalidReply:
-        raise ExecFailed("the end of the command's output is not Kubernetes' own") from None
-    if status.status == "Success":
-        return
-    message = _bounded(f"{status.message}: {stderr.decode(errors='replace')}")
-    raise ExecFailed(message, exit_code=status.exit_code, status=status.code)
 
 
 async def _refusal(response: aiohttp.ClientResponse, verb: str, resource: str) -> Refusal:
@@ -958,12 +818,12 @@ async def _refusal(response: aiohttp.ClientResponse, verb: str, resource: str) -
     """
     try:
         async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
-            status = decode(await _read_at_most(response, _MAX_STATUS_BYTES), Status)
+            status = decode(await _read_at_most(response, MAX_STATUS_BYTES), Status)
     except InvalidReply:
         status = Status(message="the answer is not Kubernetes' own")
-    except _CONNECTION_ERRORS as error:
+    except CONNECTION_ERRORS as error:
         return Refusal(verb, resource, 0, "", f"{response.status}, then the connection broke: {type(error).__name__}")
-    return Refusal(verb, resource, response.status, _bounded(status.reason), _bounded(status.message))
+    return Refusal(verb, resource, response.status, bounded(status.reason), bounded(status.message))
 
 
 async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
@@ -976,39 +836,8 @@ async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return body[:limit]
 
 
-def _accepted(answer: bytes | Refusal, *, refused: type[RunError] = ClusterUnavailable) -> bytes:
-    """Return the body of the answer; a refusal is raised."""
-    if isinstance(answer, Refusal):
-        raise answer.as_error(refused=refused)
-    return answer
-
-
-def _found(answer: bytes | Refusal, *, refused: type[RunError] = ClusterUnavailable) -> bool:
-    """Whether the object exists; any other refusal than that it does not is raised."""
-    if isinstance(answer, Refusal) and answer.is_not_found:
-        return False
-    _accepted(answer, refused=refused)
-    return True
-
-
-def _is_other_object(refusal: Refusal) -> bool:
-    """Whether a patch was refused because the object has another `uid` or, if the patch has one, another version."""
-    return refusal.reason == "Conflict" or (refusal.status == 422 and "metadata.uid" in refusal.message)
-
-
 def _has_annotations(job: Job, annotations: Mapping[str, str | None]) -> bool:
     return all(job.metadata.annotations.get(key) == value for key, value in annotations.items())
-
-
-def _log_refusal(refusal: Refusal) -> Exception:
-    if refusal.is_rbac_denial or refusal.status == 403:
-        return refusal.as_error()
-    kind: type[LogRefused] = LogUnavailable
-    if refusal.is_not_found:
-        kind = LogGone
-    elif refusal.status == 400 and refusal.reason:
-        kind = LogNotReady
-    return kind(refusal.status, refusal.reason, refusal.message)
 
 
 def _decode(reply: bytes, model: type[Model], request: str) -> Model:
@@ -1036,10 +865,6 @@ def _batch(namespace: str, plural: str, name: str | None = None) -> str:
 def _path(api: str, namespace: str, plural: str, name: str | None = None) -> str:
     base = f"{api}/namespaces/{quote(namespace, safe='')}/{plural}"
     return base if name is None else f"{base}/{quote(name, safe='')}"
-
-
-def _bounded(text: str) -> str:
-    return " ".join(text.split())[:_MAX_QUOTE]
 
 
 def _flag(value: bool) -> str:

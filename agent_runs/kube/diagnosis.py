@@ -32,6 +32,7 @@ from agent_runs.contracts.errors import (
 from agent_runs.contracts.outcome import ContainerEnd, Peaks
 from agent_runs.contracts.pod import AGENT_CONTAINER
 from agent_runs.contracts.sizes import memory_advice
+from agent_runs.kube.failures import bounded
 from agent_runs.kube.objects import ContainerStatus, Event, Job, Pod, Terminated
 from agent_runs.kube.quantity import amount
 
@@ -234,7 +235,7 @@ def _without_pod(job: Job | None, events: Sequence[Event], *, had_pod: bool) -> 
     since = job.metadata.creation_timestamp
     if refused is None:
         return Waiting("Waiting for Job controller to create pod...", since=since)
-    reason = f"Kubernetes refuses the pod: {_bounded(refused.message)}"
+    reason = f"Kubernetes refuses the pod: {bounded(refused.message)}"
     if "exceeded quota" in refused.message:
         return Waiting(reason, since=since, error=JobCreateFailed, lacks_capacity=True)
     return Waiting(reason, since=since, error=JobCreateFailed, timeout=TRANSIENT_ERROR_TIMEOUT)
@@ -244,7 +245,7 @@ def _suspension(job: Job) -> str:
     """Source: kueue.sigs.k8s.io, Run A Kubernetes Job: it suspends a Job of a queue until there is room for it."""
     queue, condition = job.metadata.labels.get(QUEUE), job.condition("Suspended")
     who = f"queue {queue} admits it" if queue else "an admission controller, such as a queue, admits it"
-    return _with_message(f"the Job is suspended until {_bounded(who)}", condition.message if condition else "")
+    return _with_message(f"the Job is suspended until {bounded(who)}", condition.message if condition else "")
 
 
 # a pod that has not started
@@ -262,10 +263,10 @@ def _starting(pod: Pod, main: ContainerStatus | None, events: Sequence[Event]) -
         return failure
     mount = _latest(events, "FailedMount", "FailedAttachVolume", "FailedMapVolume", uid=pod.metadata.uid)
     if mount is not None:
-        return _wait(pod, f"Volume mount failed: {_bounded(mount.message)}", timeout=VOLUME_TIMEOUT)
+        return _wait(pod, f"Volume mount failed: {bounded(mount.message)}", timeout=VOLUME_TIMEOUT)
     sandbox = _latest(events, "FailedCreatePodSandBox", uid=pod.metadata.uid)
     if sandbox is not None:
-        return _wait(pod, f"Pod sandbox cannot be created: {_bounded(sandbox.message)}")
+        return _wait(pod, f"Pod sandbox cannot be created: {bounded(sandbox.message)}")
     return _wait(pod, summary(pod))
 
 
@@ -279,7 +280,7 @@ def _unscheduled(pod: Pod) -> Diagnosis:
     since = pod.metadata.creation_timestamp
     if condition is None or not condition.reason:
         return Waiting("Waiting for pod to be scheduled", since=since)
-    message = _bounded(condition.message)
+    message = bounded(condition.message)
     if condition.reason == "SchedulingGated":
         return Waiting(_with_message("Pod is held back by a scheduling gate", message), since=since)
     kind = "PVC bind failed" if _VOLUME_MESSAGE.search(message) else "Pod unschedulable"
@@ -294,7 +295,7 @@ def _diagnose_start(pod: Pod, status: ContainerStatus, events: Sequence[Event], 
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _STARTING_REASONS:
         return None
-    cause = _bounded(waiting.message) or waiting.reason
+    cause = bounded(waiting.message) or waiting.reason
     title = f'Init container "{status.name}"' if init else f'Container "{status.name}"'
     if waiting.reason in _PULL_REASONS:
         return _pull(pod, status, events, init=init)
@@ -326,7 +327,7 @@ def _failed_init(pod: Pod, name: str, ended: Terminated, outside: str | None) ->
 
 
 def _termination_message(ended: Terminated) -> str:
-    return _bounded(": ".join(part for part in (ended.reason, ended.message.strip()) if part) or "unknown")
+    return bounded(": ".join(part for part in (ended.reason, ended.message.strip()) if part) or "unknown")
 
 
 def _pull(pod: Pod, status: ContainerStatus, events: Sequence[Event], *, init: bool) -> Diagnosis:
@@ -335,7 +336,7 @@ def _pull(pod: Pod, status: ContainerStatus, events: Sequence[Event], *, init: b
     event = _latest(events, "Failed", "FailedToPullImage", uid=pod.metadata.uid, about="pull")
     reason = "" if waiting is None else waiting.reason
     causes = [text for text in (waiting.message if waiting else "", event.message if event else "") if text]
-    message = f"{_pull_title(status.name, init=init)}: {_bounded(_most_specific(causes)) or reason}"
+    message = f"{_pull_title(status.name, init=init)}: {bounded(_most_specific(causes)) or reason}"
     all_causes = " ".join(causes)
     if _TRANSIENT_PULL_ERROR.search(all_causes):
         return _wait(pod, message, error=ImageRegistryThrottled, timeout=REGISTRY_TIMEOUT)
@@ -367,7 +368,7 @@ def _wait(
 def _warning(pod: Pod, events: Sequence[Event]) -> str | None:
     event = _latest(events, "NodeNotReady", uid=pod.metadata.uid)
     if event is not None:
-        return f"its node is not ready: {_bounded(event.message)}"
+        return f"its node is not ready: {bounded(event.message)}"
     return "it is being deleted" if pod.metadata.deletion_timestamp is not None else None
 
 
@@ -386,8 +387,8 @@ def _end(ended: Terminated, pod: Pod, container: str, outside: str | None) -> Co
     return ContainerEnd(
         exit_code=code,
         signal=ended.signal or None,
-        reason=_bounded(reason) or None,
-        message=_bounded(message) or None,
+        reason=bounded(reason) or None,
+        message=bounded(message) or None,
         finished_at=ended.finished_at,
         peaks=_peaks(reason, _memory_limit(pod, container)),
     )
@@ -423,7 +424,7 @@ def _ended_unseen(pod: Pod, status: ContainerStatus | None, outside: str | None)
         if ended is not None and ended.exit_code != 0:
             return _failed_init(pod, each.name, ended, outside)
     message = pod.status.message or f"the pod is {pod.status.phase} and its container's end was not reported"
-    return Ended(ContainerEnd(reason=_bounded(reason) or "Unknown", message=_bounded(message)))
+    return Ended(ContainerEnd(reason=bounded(reason) or "Unknown", message=bounded(message)))
 
 
 def _outside_reason(pod: Pod, job: Job | None) -> str | None:
@@ -457,10 +458,10 @@ def _disruption_failure(outside: str | None, message: str) -> Failing:
 def _disruption_message(pod: Pod) -> str:
     condition = pod.condition(DISRUPTED)
     if condition is None or not condition.holds:
-        return _bounded(pod.status.message)
+        return bounded(pod.status.message)
     known = _is_disruption(condition.reason)
     message = condition.message if known else _with_message(condition.reason, condition.message)
-    return _bounded(pod.status.message or message)
+    return bounded(pod.status.message or message)
 
 
 def termination_cause(end: ContainerEnd) -> Failing | None:
@@ -548,11 +549,7 @@ def _aware(moment: datetime) -> datetime:
 
 
 def _with_message(what: str, message: str) -> str:
-    return f"{what}: {_bounded(message)}" if message else what
-
-
-def _bounded(text: str) -> str:
-    return " ".join(text.split())[:500]
+    return f"{what}: {bounded(message)}" if message else what
 
 
 # timeouts
