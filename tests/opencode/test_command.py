@@ -1,6 +1,7 @@
 """Command line, configuration and environment of one run."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -9,9 +10,9 @@ from agent_runs.agents.opencode.config import (
     OVERRIDING_VARIABLES,
     deep_merge,
     environment,
-    runtime_config,
     translate_mcp_servers,
 )
+from agent_runs.agents.opencode.merge import merge
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import RunConfig
 from tests.support.cases import case
@@ -97,8 +98,12 @@ def test_a_title_is_one_bounded_line_that_is_no_option() -> None:
     assert len(run_title("x" * 5000)) == 100
 
 
+def configuration(**settings: Any) -> dict[str, Any]:
+    return merge(**{"model": MODEL, "agent": {}, "operator": {}, **settings}).config
+
+
 def test_no_permission_asks_and_no_data_leaves() -> None:
-    config = runtime_config(model=MODEL, small_model="openai/gpt-5.4-mini")
+    config = configuration(agent={"small_model": "openai/gpt-5.4-mini"})
     assert config["model"] == MODEL
     assert config["small_model"] == "openai/gpt-5.4-mini"
     assert config["enabled_providers"] == ["anthropic", "openai"]
@@ -107,11 +112,11 @@ def test_no_permission_asks_and_no_data_leaves() -> None:
         assert config[switched_off] is False
     assert "mcp" not in config
     for skip in (True, False):
-        assert '"ask"' not in json.dumps(runtime_config(model=MODEL, skip_permissions=skip))
+        assert '"ask"' not in json.dumps(configuration(skip_permissions=skip))
 
 
 def test_the_small_model_is_the_model_itself_when_none_is_named() -> None:
-    config = runtime_config(model=MODEL)
+    config = configuration()
     assert config["small_model"] == MODEL
     assert config["enabled_providers"] == ["anthropic"]
 
@@ -119,12 +124,12 @@ def test_the_small_model_is_the_model_itself_when_none_is_named() -> None:
 @pytest.mark.parametrize(("skip", "outside"), [(True, "allow"), (False, "deny")])
 def test_leaving_the_directory_follows_the_configuration_with_and_without_mcp(skip: bool, outside: str) -> None:
     for servers in ({}, {"s": {"command": "x"}}):
-        config = runtime_config(model=MODEL, skip_permissions=skip, mcp_servers=servers)
+        config = configuration(skip_permissions=skip, mcp_servers=servers)
         assert config["permission"]["external_directory"] == outside
 
 
 def test_environment_dumps_are_denied_after_everything_else_is_allowed() -> None:
-    bash = runtime_config(model=MODEL)["permission"]["bash"]
+    bash = configuration()["permission"]["bash"]
     assert next(iter(bash.items())) == ("*", "allow")
     assert {bash[pattern] for pattern in ("env", "printenv", "set", "export -p *", "cat /proc/*/environ")} == {"deny"}
 
@@ -137,7 +142,7 @@ def test_a_provider_block_is_kept_and_gets_only_the_timeouts_it_lacks() -> None:
             "models": {"a": {}},
         }
     }
-    provider = runtime_config(model="fake/a", provider_config=own)["provider"]["fake"]
+    provider = configuration(model="fake/a", operator={"provider": own})["provider"]["fake"]
     assert provider["options"].pop("chunkTimeout") == 240_000
     assert provider == own["fake"]
     assert "chunkTimeout" not in own["fake"]["options"]
@@ -163,7 +168,7 @@ def test_mcp_servers_are_translated_and_what_is_not_understood_is_named() -> Non
         "url": {"type": "remote", "url": "https://x", "headers": {"Authorization": "Bearer t"}},
     }
     assert unknown == ("empty", "odd", "blank")
-    assert runtime_config(model=MODEL, mcp_servers=servers)["mcp"] == known
+    assert configuration(mcp_servers=servers)["mcp"] == known
 
 
 def test_a_merge_goes_into_objects_only_and_leaves_its_inputs_alone() -> None:

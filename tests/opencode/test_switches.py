@@ -12,7 +12,8 @@ from typing import Any, get_args
 
 import pytest
 
-from agent_runs.agents.opencode.config import environment, runtime_config
+from agent_runs.agents.opencode.config import environment
+from agent_runs.agents.opencode.merge import merge
 from agent_runs.agents.opencode.switches import CONFIGURATION_SWITCHES, VARIABLE_SWITCHES
 from agent_runs.contracts.request import OpenCodeFeature
 from dev_stack.opencode_binary import ensure_opencode
@@ -63,11 +64,9 @@ async def played(
     prompt.write_text(f"<<<fake-llm\n{json.dumps({'steps': steps})}\nfake-llm>>>")
     async with serve() as model:
         block = provider_block(model.base_url)
-        config.write_text(
-            json.dumps(
-                runtime_config(model=MODEL, provider_config=block, skip_permissions=skip_permissions, features=features)
-            )
-        )
+        operator = {"provider": block}
+        merged = merge(model=MODEL, agent={}, operator=operator, skip_permissions=skip_permissions, features=features)
+        config.write_text(json.dumps(merged.config))
         fixed = environment(config_file=str(config), directory=str(workspace), features=features)
         with prompt.open("rb") as stdin, output.open("wb") as stdout:
             process = await asyncio.create_subprocess_exec(

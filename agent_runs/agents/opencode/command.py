@@ -79,17 +79,15 @@ def command_line(
     Raises:
         InvalidRequest: an argument that OpenCode would misread or that fights with ours; names the field.
     """
-    _check_value("config.model", model)
-    _check_value("config.cwd", directory)
     resume = ["--session", _checked("runtime.sessionParams.sessionId", session_id)] if session_id else []
     profile = ["--variant", _checked("config.variant", variant)] if variant else []
     return [
         *("opencode", "run", "--format", "json"),
         *resume,
-        *("--model", model),
+        *("--model", _checked("config.model", model)),
         *profile,
         *("--title", run_title(title)),
-        *("--dir", directory),
+        *("--dir", _checked("config.cwd", directory)),
         *("--print-logs", "--log-level", "INFO"),
         *(() if "--thinking" in extra_args else ("--thinking",)),
         *_extra(extra_args),
@@ -142,7 +140,7 @@ def _extra(arguments: Sequence[str]) -> list[str]:
     value_follows = False
     for position, argument in enumerate(arguments):
         if value_follows:
-            _check_value(f"config.extraArgs[{position}]", argument)
+            _checked(f"config.extraArgs[{position}]", argument)
             value_follows = False
         else:
             value_follows = _takes_a_value(argument, position)
@@ -182,11 +180,7 @@ def _dashed(option: str) -> str:
 
 
 def _checked(field: str, value: str) -> str:
-    _check_value(field, value)
-    return value
-
-
-def _check_value(field: str, value: str) -> None:
     """A value that begins with a dash would be read as an option, whatever precedes it."""
     if not value.strip() or value.startswith("-") or "\0" in value:
         raise InvalidRequest(f"{field}: must not be empty, begin with '-' or contain NUL")
+    return value

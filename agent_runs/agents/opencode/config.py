@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from agent_runs.agents.opencode.permissions import fixed_rules, merged_permissions
 from agent_runs.agents.opencode.switches import switched_configuration, switched_variables
 from agent_runs.contracts.request import OpenCodeFeature
 
@@ -39,19 +38,17 @@ OVERRIDING_VARIABLES: Final = frozenset(
 def runtime_config(
     *,
     model: str,
-    small_model: str | None = None,
-    skip_permissions: bool = True,
-    mcp_servers: Mapping[str, Any] | None = None,
-    provider_config: Mapping[str, Any] | None = None,
-    more_models: Iterable[str] = (),
-    features: Collection[OpenCodeFeature] = (),
+    small_model: str | None,
+    mcp_servers: Mapping[str, Any],
+    provider_config: Mapping[str, Any],
+    more_models: Iterable[str],
+    features: Collection[OpenCodeFeature],
 ) -> dict[str, Any]:
-    """Our part of the configuration of one attempt, as JSON data. It may hold secrets when `mcp_servers` does.
+    """Our part of the configuration of one attempt but for the permissions. It may hold secrets if `mcp_servers` does.
 
     Args:
         model: `<provider>/<model>`.
         small_model: for titles and summaries; the model itself when absent.
-        skip_permissions: whether the agent may leave its directory (`dangerouslySkipPermissions`).
         mcp_servers: OpenCode's or Claude's spelling; see `translate_mcp_servers`.
         provider_config: OpenCode's `provider` block: own base URLs, models, `apiKey` as `{file:…}` or `{env:…}`.
             Its own values win; time-outs are added where it has none.
@@ -65,11 +62,10 @@ def runtime_config(
         "model": model,
         "small_model": small,
         "enabled_providers": providers,
-        "provider": deep_merge({name: _provider_timeouts() for name in providers}, provider_config or {}),
-        "permission": merged_permissions((), fixed_rules(skip_permissions=skip_permissions)),
+        "provider": deep_merge({name: _provider_timeouts() for name in providers}, provider_config),
         **switched_configuration(features),
     }
-    servers, _ = translate_mcp_servers(mcp_servers or {})
+    servers, _ = translate_mcp_servers(mcp_servers)
     return {**config, "mcp": servers} if servers else config
 
 
@@ -103,7 +99,7 @@ def environment(
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep merge: objects are deep_merge key by key, everything else (arrays too) is replaced by `over`."""
+    """Objects are merged key by key, everything else (arrays too) is replaced by `over`."""
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)

@@ -90,7 +90,7 @@ def merge(
     ours = runtime_config(
         model=model,
         small_model=small,
-        mcp_servers=mcp_servers,
+        mcp_servers=mcp_servers or {},
         provider_config=deep_merge(_block(agent, "provider"), _block(operator, "provider")),
         more_models=_models(own),
         features=features,
