@@ -16,16 +16,11 @@ test -f "$2/package-lock.json" && mkdir -p "$2/node_modules/pi-acp/dist" && touc
 
 
 @pytest.fixture
-def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for npm on PATH."""
-    path = tmp_path / "bin" / "npm"
-    path.parent.mkdir()
-    path.write_text(WORKING_NPM)
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
-    monkeypatch.setenv("NPM_CALLS", str(path.with_name("calls")))
+def npm(npm_on_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for npm."""
+    npm_on_path.write_text(WORKING_NPM)
     monkeypatch.setenv(OVERRIDE, str(tmp_path / "programs"))
-    return path
+    return npm_on_path
 
 
 async def test_many_callers_install_a_program_once(npm: Path, tmp_path: Path) -> None:

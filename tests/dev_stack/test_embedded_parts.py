@@ -1,9 +1,11 @@
-"""The pure parts of the embedded cluster, attacked at random."""
+"""Parts of the embedded cluster by themselves, most of them attacked at random."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dev_stack.cluster.container_log import ContainerLog, Entries, LogOptions
+from dev_stack.cluster.containers import send_signal
 from dev_stack.cluster.environment import expand
 from dev_stack.cluster.errors import ApiError
 from dev_stack.cluster.kinds import CONFIG_MAPS, PODS
@@ -116,3 +119,14 @@ def test_a_changed_secret_is_shown_in_a_pod_with_a_claim(tmp_path: Path) -> None
     secret["data"]["token"] = "dHdv"
     volumes.refresh()
     assert (tmp_path / "pod" / "token" / "token").read_bytes() == b"two"
+
+
+async def test_a_process_that_ends_while_it_is_signalled_keeps_its_exit_code() -> None:
+    codes = set()
+    for _ in range(50):
+        process = await asyncio.create_subprocess_exec("sh", "-c", "exit 7")
+        while process.returncode is None:
+            send_signal(process, signal.SIGCONT)
+            await asyncio.sleep(0)
+        codes.add(process.returncode)
+    assert codes == {7}

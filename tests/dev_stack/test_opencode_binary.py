@@ -28,16 +28,11 @@ chmod +x "$2/node_modules/{PACKAGE}/bin/opencode"
 
 
 @pytest.fixture
-def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for npm on PATH; write a script into it. What it was called with ends in `calls` beside it."""
-    path = tmp_path / "bin" / "npm"
-    path.parent.mkdir()
-    path.write_text(WORKING_NPM)
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
-    monkeypatch.setenv("NPM_CALLS", str(path.with_name("calls")))
+def npm(npm_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for npm; write a script into it."""
+    npm_on_path.write_text(WORKING_NPM)
     monkeypatch.delenv(OVERRIDE, raising=False)
-    return path
+    return npm_on_path
 
 
 def becomes(npm: Path, script: str) -> None:
@@ -53,27 +48,26 @@ def left_behind(cache: Path) -> list[str]:
     return sorted(entry.name for entry in cache.iterdir() if not entry.name.endswith(".lock"))
 
 
-@pytest.mark.parametrize(
-    ("machine", "package"),
-    [
-        (Machine("Linux", "x86_64", avx2=True), "opencode-linux-x64"),
-        (Machine("Linux", "x86_64", avx2=False), "opencode-linux-x64-baseline"),
-        (Machine("Linux", "x86_64", musl=True, avx2=True), "opencode-linux-x64-musl"),
-        (Machine("Linux", "x86_64", musl=True), "opencode-linux-x64-baseline-musl"),
-        (Machine("Linux", "aarch64"), "opencode-linux-arm64"),
-        (Machine("Linux", "aarch64", musl=True), "opencode-linux-arm64-musl"),
-        (Machine("Darwin", "arm64"), "opencode-darwin-arm64"),
-        (Machine("Darwin", "x86_64"), "opencode-darwin-x64-baseline"),
-    ],
-)
-def test_each_machine_gets_the_build_that_runs_on_it(machine: Machine, package: str) -> None:
-    assert package_name(machine) == package
+BUILDS = {
+    Machine("Linux", "x86_64", avx2=True): "opencode-linux-x64",
+    Machine("Linux", "x86_64", avx2=False): "opencode-linux-x64-baseline",
+    Machine("Linux", "x86_64", musl=True, avx2=True): "opencode-linux-x64-musl",
+    Machine("Linux", "x86_64", musl=True): "opencode-linux-x64-baseline-musl",
+    Machine("Linux", "aarch64"): "opencode-linux-arm64",
+    Machine("Linux", "aarch64", musl=True): "opencode-linux-arm64-musl",
+    Machine("Darwin", "arm64"): "opencode-darwin-arm64",
+    Machine("Darwin", "x86_64"): "opencode-darwin-x64-baseline",
+}
 
 
-@pytest.mark.parametrize("machine", [Machine("Windows", "AMD64"), Machine("Linux", "riscv64")])
-def test_a_machine_without_a_build_is_refused(machine: Machine) -> None:
-    with pytest.raises(OpenCodeUnavailable, match=f"no OpenCode for {machine.system} on {machine.machine}"):
-        package_name(machine)
+def test_each_machine_gets_the_build_that_runs_on_it() -> None:
+    assert {machine: package_name(machine) for machine in BUILDS} == BUILDS
+
+
+def test_a_machine_without_a_build_is_refused() -> None:
+    for machine in (Machine("Windows", "AMD64"), Machine("Linux", "riscv64")):
+        with pytest.raises(OpenCodeUnavailable, match=f"no OpenCode for {machine.system} on {machine.machine}"):
+            package_name(machine)
 
 
 async def test_many_callers_install_once(npm: Path, tmp_path: Path) -> None:

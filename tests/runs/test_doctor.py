@@ -33,6 +33,15 @@ async def system(temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield system
 
 
+GOOD = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
+
+
+def agent_file(folder: Path, config: dict[str, Any]) -> Path:
+    file = folder / "agent.json"
+    file.write_text(json.dumps(config))
+    return file
+
+
 async def examined(config: Path | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and what was found by its code."""
     output = io.StringIO()
@@ -41,12 +50,8 @@ async def examined(config: Path | None = None) -> tuple[int, dict[str, dict[str,
 
 
 async def test_a_complete_system_has_no_error_and_each_check_is_named(system: System, tmp_path: Path) -> None:
-    file = tmp_path / "agent.json"
-    file.write_text(
-        json.dumps({"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"})
-    )
     async with system.worker():
-        code, found = await examined(file)
+        code, found = await examined(agent_file(tmp_path, GOOD))
     assert (code, {each["level"] for each in found.values()}) == (0, {"info"})
     assert list(found) == [
         *("temporal_reachable", "worker_polls", "sealing_key", "paperclip_url"),
@@ -55,20 +60,16 @@ async def test_a_complete_system_has_no_error_and_each_check_is_named(system: Sy
 
 
 async def test_an_api_server_that_takes_its_time_is_no_error(system: System, tmp_path: Path) -> None:
-    file = tmp_path / "agent.json"
-    config = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
-    file.write_text(json.dumps(config))
     slow = system.embedded.faults.http(path="selfsubjectaccessreviews", delay=6, times=None)
     async with system.worker():
-        code, found = await examined(file)
+        code, found = await examined(agent_file(tmp_path, GOOD))
     assert (code, {each["level"] for each in found.values()}) == (0, {"info"})
     assert slow.hits
 
 
 async def test_what_a_run_replaces_in_a_configuration_is_named_before_any_run(system: System, tmp_path: Path) -> None:
-    file = tmp_path / "agent.json"
     opencode = {"share": "auto", "instructions": ["{env:STYLE_GUIDE}"]}
-    file.write_text(json.dumps({"model": "fake/x", "workspace": "ephemeral", "opencode": opencode}))
+    file = agent_file(tmp_path, {"model": "fake/x", "workspace": "ephemeral", "opencode": opencode})
     async with system.worker():
         report = io.StringIO()
         code = await doctor(file, "acme", None, JsonDisplay(report))
@@ -80,10 +81,8 @@ async def test_what_a_run_replaces_in_a_configuration_is_named_before_any_run(sy
 
 
 async def test_a_wrong_configuration_is_an_error_with_a_remedy(system: System, tmp_path: Path) -> None:
-    file = tmp_path / "agent.json"
-    file.write_text(json.dumps({"model": "nameless"}))
     async with system.worker():
-        code, found = await examined(file)
+        code, found = await examined(agent_file(tmp_path, {"model": "nameless"}))
     assert code == 1
     assert (found["agent_configuration"]["level"], bool(found["agent_configuration"]["hint"])) == ("error", True)
 
@@ -121,9 +120,7 @@ async def test_a_temporal_that_does_not_answer_is_named(monkeypatch: pytest.Monk
 async def test_a_pod_with_all_options_is_accepted_by_the_api_server_and_refused_by_a_policy_without_them(
     system: System, tmp_path: Path
 ) -> None:
-    file = tmp_path / "agent.json"
-    config = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
-    file.write_text(json.dumps({**config, **EVERYTHING}))
+    file = agent_file(tmp_path, {**GOOD, **EVERYTHING})
     async with system.worker():
         code, found = await examined(file)
     assert (code, found["run_objects"]["level"]) == (0, "info")
@@ -148,13 +145,9 @@ async def test_an_agent_finds_its_extra_volume(system: System) -> None:
 
 
 async def test_what_agents_cannot_inherit_is_an_error_before_a_run(system: System, tmp_path: Path) -> None:
-    file = tmp_path / "agent.json"
-    config = {"model": "fake/x", "paperclipApiUrl": "https://paperclip.example", "workspace": "ephemeral"}
-    file.write_text(json.dumps(config))
-    chosen = {"inherit_deployment": "app=paperclip"}
-    system.settings = system.settings.model_copy(update=chosen)
+    system.settings = system.settings.model_copy(update={"inherit_deployment": "app=paperclip"})
     async with system.worker():
-        code, found = await examined(file)
+        code, found = await examined(agent_file(tmp_path, GOOD))
     assert code == 1
     message = found["k8s_introspection_failed"]["message"]
     assert message.startswith("no Deployment in namespace default has the labels app=paperclip: correct ")
@@ -172,11 +165,9 @@ async def test_the_verb_that_a_worker_lacks_for_deployments_is_named_with_the_fi
 
     monkeypatch.setattr(system.kubernetes, "deployments", forbidden)
     monkeypatch.setattr(system.kubernetes, "allowed", allowed)
-    file = tmp_path / "agent.json"
-    file.write_text(json.dumps({"model": "fake/x", "paperclipApiUrl": "https://paperclip.example"}))
     system.settings = system.settings.model_copy(update={"inherit_deployment": "app=paperclip"})
     async with system.worker():
-        code, found = await examined(file)
+        code, found = await examined(agent_file(tmp_path, GOOD))
     assert code == 1
     assert found["permission_denied"]["message"] == "The worker may not list deployments.apps in namespace default"
     assert "deploy/components/paperclip-introspection/rbac.yaml" in found["permission_denied"]["hint"]
