@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Final, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
-from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from agent_runs import contracts
@@ -26,6 +25,7 @@ from agent_runs.client.temporal_server import (
     misspelt_temporal_variable,
 )
 from agent_runs.client.tracing import UnusableTracing, is_traced
+from agent_runs.contracts.syntax import matching, refuse, remedy_of
 from agent_runs.files import DEFAULT_FOLDER
 
 PREFIX: Final = "AGENT_RUNS_"
@@ -34,35 +34,14 @@ DEFAULT_STORE: Final = "transcripts.db"
 
 _LISTEN_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}")
 _HTTP_URL: Final = re.compile(r"https?://[^\s?#]+")
+_PLAIN: Final = re.compile(r"[^@\"'<>\\]*")
 _HEADER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
 
-def _listen_address(value: str) -> str:
-    if not _LISTEN_ADDRESS.fullmatch(value) or int(value.rpartition(":")[2]) > HIGHEST_PORT:
-        raise PydanticCustomError("listen_address", "must be HOST:PORT with a port up to 65535, such as 127.0.0.1:8090")
-    return value
-
-
-def _http_url(value: str) -> str:
-    if not _HTTP_URL.fullmatch(value):
-        raise PydanticCustomError(
-            "http_url", "must be an http or https URL without query, such as https://runs.example"
-        )
-    return value
-
-
-def _page_url(value: str) -> str:
-    if "@" in value or any(sign in value for sign in "\"'<>\\"):
-        raise PydanticCustomError("page_url", "must be an address that browsers open, without a user, a quote or '<'")
-    return _http_url(value)
-
-
-def _header_name(value: str) -> str:
-    if not _HEADER.fullmatch(value):
-        raise PydanticCustomError("header_name", "must be the name of a header, such as X-Auth-Request-Email")
-    return value
+def _is_listen_address(value: str) -> bool:
+    return _LISTEN_ADDRESS.fullmatch(value) is not None and int(value.rpartition(":")[2]) <= HIGHEST_PORT
 
 
 def _networks(value: object) -> object:
@@ -72,34 +51,29 @@ def _networks(value: object) -> object:
     try:
         return tuple(ip_network(text.strip()) for text in value.split(",") if text.strip())
     except ValueError:
-        raise PydanticCustomError(
-            "networks", "must be addresses or networks, separated by commas, such as 10.0.0.7,10.1.0.0/16"
-        ) from None
+        raise refuse("must be addresses or networks, separated by commas, such as 10.0.0.7,10.1.0.0/16") from None
 
 
 def _with_the_header(value: tuple[Network, ...], info: ValidationInfo) -> tuple[Network, ...]:
     if bool(value) != (info.data.get("operator_header") is not None):
-        raise PydanticCustomError(
-            "with_the_header",
-            "set it together with AGENT_RUNS_OPERATOR_HEADER: from any other address anybody could send the header",
+        raise refuse(
+            "set it together with AGENT_RUNS_OPERATOR_HEADER: from any other address anybody could send the header"
         )
     return value
 
 
-ListenAddress = Annotated[str, AfterValidator(_listen_address)]
-HttpUrl = Annotated[str, AfterValidator(_http_url)]
-PageUrl = Annotated[str, AfterValidator(_page_url)]
-HeaderName = Annotated[str, AfterValidator(_header_name)]
+ListenAddress = Annotated[
+    str, matching(_is_listen_address, "must be HOST:PORT with a port up to 65535, such as 127.0.0.1:8090")
+]
+HttpUrl = Annotated[
+    str, matching(_HTTP_URL.fullmatch, "must be an http or https URL without query, such as https://runs.example")
+]
+PageUrl = Annotated[
+    HttpUrl,
+    matching(_PLAIN.fullmatch, "must be an address that browsers open, without a user, a quote or '<'"),
+]
+HeaderName = Annotated[str, matching(_HEADER.fullmatch, "must be the name of a header, such as X-Auth-Request-Email")]
 Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks), AfterValidator(_with_the_header)]
-
-_EXPECTED: Final = {
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "bool_parsing": "must be true or false",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than_equal": "must be at most {le}",
-}
-"""Texts for people by pydantic's error type; other types keep pydantic's text."""
 
 KNOWN: Final = frozenset(
     PREFIX + name for name in json.loads((Path(contracts.__file__).with_name("settings.json")).read_text())
@@ -224,7 +198,7 @@ class ClientSettings(BaseSettings):
         except ValidationError as error:
             raise SettingsError(
                 "\n".join(
-                    f"{PREFIX}{'.'.join(str(part) for part in detail['loc']).upper()}: {_expected(detail)}"
+                    f"{PREFIX}{'.'.join(str(part) for part in detail['loc']).upper()}: {remedy_of(detail)}"
                     for detail in error.errors(include_input=False, include_url=False)
                 )
             ) from None
@@ -235,8 +209,3 @@ def _unknown(name: str) -> str:
     return (
         f"no such setting; did you mean {nearest[0]}?" if nearest else "no such setting; correct its name or remove it"
     )
-
-
-def _expected(detail: ErrorDetails) -> str:
-    expected = _EXPECTED.get(detail["type"])
-    return detail["msg"] if expected is None else expected.format(**detail.get("ctx", {}))

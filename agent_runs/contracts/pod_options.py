@@ -32,7 +32,9 @@ from agent_runs.contracts.syntax import (
     is_label_value,
     is_subdomain,
     matching,
+    path_of,
     refuse,
+    remedy_of,
 )
 
 MAX_JSON: Final = 16 * 1024
@@ -50,17 +52,6 @@ OUR_PATHS: Final = (
 VOLUME_KINDS: Final = ("emptyDir", "configMap", "secret", "persistentVolumeClaim", "hostPath")
 
 _VOLUME_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?")
-_TEXTS: Final = {
-    "missing": "is missing",
-    "extra_forbidden": "is not known",
-    "string_type": "must be text",
-    "int_type": "must be a whole number",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "dict_type": "must be an object",
-    "model_type": "must be an object",
-}
-
 
 ObjectName = Annotated[
     str, matching(is_subdomain, "must be the name of an object: lowercase letters, digits, '-' and '.'")
@@ -314,10 +305,9 @@ def of_form(form: Any) -> AfterValidator:
 
 
 def _problem(detail: ErrorDetails) -> str:
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in detail["loc"]).lstrip(".")
-    text = _TEXTS.get(detail["type"]) or detail["msg"][:1].lower() + detail["msg"][1:]
+    path, remedy = path_of(detail), remedy_of(detail)
     where = path if len(path) <= MAX_PATH else f"{path[: MAX_PATH // 2]}…{path[-MAX_PATH // 2 :]}"
-    return f"{where}: {text}" if where else text
+    return f"{where}: {remedy}" if where else remedy
 
 
 _Objects: TypeAlias = tuple[dict[str, Any], ...]

@@ -286,16 +286,19 @@ class RunConfig(ShortTexts):
     @model_validator(mode="before")
     @classmethod
     def _flat_resources(cls, value: object) -> object:
-        """Nests flat keys: Paperclip's form saves `resources.requests.cpu` as one key, its API sends nested objects."""
+        """Nests flat keys: Paperclip's form saves `resources.requests.cpu` as one key, its API sends nested objects.
+
+        Where the nested objects are wrong nothing is changed, so that the error names them.
+        """
         if not isinstance(value, dict):
             return value
         flat = {key: amount for key, amount in value.items() if isinstance(key, str) and key.startswith("resources.")}
         if not flat:
             return value
-        nested = value.get("resources") or {}
+        nested = value.get("resources", {})
         if not isinstance(nested, dict):
             return value
-        parts = {kind: nested.get(kind) or {} for kind in ("requests", "limits")}
+        parts = {kind: nested.get(kind, {}) for kind in ("requests", "limits")}
         if not all(isinstance(part, dict) for part in parts.values()):
             return value
         merged: dict[str, Any] = {kind: dict(part) for kind, part in parts.items()}

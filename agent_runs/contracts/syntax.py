@@ -1,4 +1,4 @@
-"""The form of names, keys and amounts, those of Paperclip and those of Kubernetes, and how a model checks it.
+"""The form of names, keys and amounts, those of Paperclip and those of Kubernetes, and how a wrong value is refused.
 
 A pattern is for `fullmatch`. Source: kubernetes.io, Object Names and IDs, Labels and Selectors, Quantity.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pydantic import AfterValidator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """An id of Paperclip's, or of an agent's session."""
@@ -23,6 +23,27 @@ QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _SUBDOMAIN_LIMIT: Final = 253
 _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_REMEDIES: Final = {
+    "missing": "is missing",
+    "extra_forbidden": "is not known",
+    "string_type": "must be text",
+    "string_unicode": "must be text",
+    "string_too_long": "is too long: {max_length} characters at most",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "finite_number": "must be a whole number",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+"""By pydantic's type of the error; other types keep pydantic's text."""
 
 
 def is_subdomain(name: str) -> bool:
@@ -53,3 +74,17 @@ def matching(is_valid: Callable[[str], object], remedy: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def path_of(error: ErrorDetails) -> str:
+    """Where a wrong value is, such as `tolerations[0].key`; empty for the whole."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"])
+    return "".join(steps).lstrip(".")
+
+
+def remedy_of(error: ErrorDetails) -> str:
+    """What is wrong with a value, for people; follows its path in a sentence."""
+    remedy = _REMEDIES.get(error["type"])
+    if remedy is not None:
+        return remedy.format(**error.get("ctx", {}))
+    return (error["msg"][:1].lower() + error["msg"][1:]).removeprefix("input ")

@@ -34,6 +34,7 @@ from agent_runs.contracts.request import (
     Workspace,
 )
 from agent_runs.contracts.start import HostTexts
+from agent_runs.contracts.syntax import path_of, remedy_of
 from agent_runs.paperclip import session, skills, tools
 from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.ineffective_variables import ineffective_variables
@@ -80,9 +81,8 @@ _ONLY_THE_PLUGIN: Final = "only Paperclip's plugin reads files for a run"
 NOTE_LIMIT: Final = 500
 """Characters of one note."""
 
-PATH_LIMIT: Final = 8
 FIELD_LIMIT: Final = 200
-"""Steps and characters of the path of a wrong field."""
+"""Characters of the path of a wrong field."""
 FIELDS_LIMIT: Final = 500
 REQUEST_LIMIT: Final = 256 * 1024
 """Bytes of a request as JSON. It is in its run's history several times. Temporal refuses a result of more than 2 MiB,
@@ -108,21 +108,6 @@ _BULKY: Final = frozenset(
 )
 _LOGIN: Final = re.compile(r"(?<=://)[^\s/?#@]+@")
 
-_REMEDIES: Final[dict[str, str]] = {
-    "string_type": "must be text",
-    "string_unicode": "must be text",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "finite_number": "must be a whole number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "tuple_type": "must be a list",
-    "dict_type": "must be an object",
-    "model_type": "must be an object",
-    "model_attributes_type": "must be an object",
-    "extra_forbidden": "is not known",
-}
 _MISSING: Final[dict[str, str]] = {
     "config.model": "is missing: choose one as '<provider>/<model>', for example 'anthropic/claude-sonnet-4-6'",
     "agent.id": "is missing: the context must name the agent that runs",
@@ -295,15 +280,8 @@ def _given(tidy: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = _present(tidy)
     if isinstance(config := given.get("config"), dict):
         # Paperclip's forms save an untouched field as an empty string.
-        given["config"] = _without_flat_resources({name: value for name, value in config.items() if value != ""})
+        given["config"] = {name: value for name, value in config.items() if value != ""}
     return given
-
-
-def _without_flat_resources(config: dict[str, Any]) -> dict[str, Any]:
-    """`config` without flat `resources.*` keys when the nested object is wrong: the error then names that one."""
-    nested = config.get("resources", {})
-    sound = isinstance(nested, dict) and all(isinstance(nested.get(kind, {}), dict) for kind in ("requests", "limits"))
-    return config if sound else {name: value for name, value in config.items() if not name.startswith("resources.")}
 
 
 def _at_pods_addresses(tidy: dict[str, Any], addresses: tools.Addresses) -> dict[str, Any]:
@@ -324,35 +302,25 @@ def _configuration_warnings(tidy: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _validated(tidy: dict[str, Any], warnings: tuple[str, ...]) -> ExecutionContext:
-    problems: list[Problem] = []
+    unsupported = tuple(_unsupported(tidy))
     try:
         context = ExecutionContext.model_validate(_given(tidy))
     except ValidationError as error:
-        problems = [_problem(detail) for detail in error.errors(include_url=False, include_input=False)]
-        problems += _raw_problems(tidy)
-        raise WrongFields(problems, warnings) from None
-    problems = [*_raw_problems(tidy), *_deeper_problems(context)]
-    if problems:
+        problems = map(_problem, error.errors(include_url=False, include_input=False))
+        raise WrongFields([*problems, *unsupported], warnings) from None
+    if problems := [*unsupported, *_deeper_problems(context)]:
         raise WrongFields(problems, warnings)
     return context
 
 
 def _problem(detail: ErrorDetails) -> Problem:
-    kind = detail["type"]
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in detail["loc"][:PATH_LIMIT])
-    path = "".join(steps).lstrip(".")
-    field = well_formed(path)[:FIELD_LIMIT] or "context"
-    if kind == "missing":
-        return Problem(field, _MISSING.get(field, "is missing"))
-    if kind == "string_too_long":
-        return Problem(field, f"is too long: {detail.get('ctx', {}).get('max_length')} characters at most")
-    remedy = _REMEDIES.get(kind, detail["msg"][:1].lower() + detail["msg"][1:])
-    return Problem(field, remedy.removeprefix("input ")[:REMEDY_LIMIT])
+    field = well_formed(path_of(detail))[:FIELD_LIMIT] or "context"
+    remedy = _MISSING.get(field) if detail["type"] == "missing" else None
+    return Problem(field, (remedy or remedy_of(detail))[:REMEDY_LIMIT])
 
 
-def _raw_problems(tidy: dict[str, Any]) -> Iterator[Problem]:
-    config = tidy.get("config")
-    if isinstance(config, dict) and config.get("kubeconfig"):
+def _unsupported(tidy: dict[str, Any]) -> Iterator[Problem]:
+    if _object(tidy.get("config")).get("kubeconfig"):
         yield Problem(
             "config.kubeconfig",
             "is not honoured: agents run in the worker's cluster; clear the field, or send the run to the task queue "

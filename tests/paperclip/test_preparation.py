@@ -91,7 +91,7 @@ WRONG_FIELDS: list[tuple[str, Any, str, str]] = [
     ("config.paperclipApiUrl", "ftp://h", "config.paperclipApiUrl", "must be an absolute"),
     ("config.paperclipApiUrl", "http://h:99999", "config.paperclipApiUrl", "must be an absolute"),
     ("config.timeoutSec", CANARY, "config.timeoutSec", "must be a whole number"),
-    ("config.timeoutSec", -1, "config.timeoutSec", "greater than or equal to 0"),
+    ("config.timeoutSec", -1, "config.timeoutSec", "must be at least 0"),
     ("config.timeoutSec", 1.5, "config.timeoutSec", "must be a whole number"),
     ("config.timeoutSec", True, "config.timeoutSec", "must be a number"),
     ("config.extraArgs", f"--{CANARY}", "config.extraArgs", "must be a list"),
