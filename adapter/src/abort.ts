@@ -14,7 +14,7 @@
  */
 
 import { setMaxListeners } from "node:events";
-import { objectOf } from "./paperclip-api.ts";
+import { objectOf } from "./paperclip.ts";
 
 export const LEASE_LOST = "Legacy controller lease lost";
 /** Of the 60 s that Paperclip waits for the answer to a cancel; the rest is for returning the result. */

@@ -4,8 +4,7 @@
  */
 
 import type { HostTexts, ToolServer, WakePrompt } from "../generated/contracts.ts";
-import type { AdapterExecutionContext, JsonObject } from "./paperclip.ts";
-import { objectOf } from "./paperclip-api.ts";
+import { type AdapterExecutionContext, type JsonObject, objectOf } from "./paperclip.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";
 import { fileReaders, UnreadableFile } from "./safe-files.ts";
 import type { Settings } from "./settings.ts";

@@ -15,7 +15,8 @@
 
 import { shutdownSignal } from "./abort.ts";
 import { signalCollected } from "./outcome.ts";
-import { OPEN_RUN_STATES, objectOf, PaperclipApi } from "./paperclip-api.ts";
+import { objectOf } from "./paperclip.ts";
+import { OPEN_RUN_STATES, PaperclipApi } from "./paperclip-api.ts";
 import type { Run, Temporal } from "./temporal.ts";
 import { BackOff, sleep, withLinkedSignal } from "./waits.ts";
 

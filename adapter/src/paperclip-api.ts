@@ -3,6 +3,8 @@
  * answer. Every request is bounded in time; none rejects with what was sent.
  */
 
+import { type JsonObject, objectOf } from "./paperclip.ts";
+
 const REQUEST_TIMEOUT_MS = 5000;
 
 /** Paperclip's states of a run that has not ended. */
@@ -17,9 +19,9 @@ function paperclipApiUrl(environment: NodeJS.ProcessEnv): string | undefined {
 }
 
 /** A response: its status, and its body if that was JSON. Status 0: there was none. */
-export interface Answer {
+interface Answer {
   status: number;
-  body: { [name: string]: unknown };
+  body: JsonObject;
 }
 
 /** Sends requests with one token, or without any. Without an address every request has the answer 404. */
@@ -55,11 +57,6 @@ export class PaperclipApi {
       return { status: 0, body: {} };
     }
   }
-}
-
-/** A copy of `value` if it is an object, else an empty one. */
-export function objectOf(value: unknown): { [name: string]: unknown } {
-  return typeof value === "object" && value !== null && !Array.isArray(value) ? { ...value } : {};
 }
 
 function reachable(host: string | undefined): string {

@@ -10,6 +10,11 @@ import type { Finding, Outcome } from "../generated/contracts.ts";
 
 export type JsonObject = { [name: string]: unknown };
 
+/** A copy of `value` if it is an object, else an empty one. */
+export function objectOf(value: unknown): JsonObject {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? { ...value } : {};
+}
+
 export interface AdapterExecutionContext {
   runId: string;
   agent: { id: string; companyId: string; name: string };

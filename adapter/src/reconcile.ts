@@ -18,7 +18,8 @@ import type { Outcome } from "../generated/contracts.ts";
 import { shutdownSignal } from "./abort.ts";
 import { FINAL_PHASES } from "./attach.ts";
 import { fetchOutcome } from "./outcome.ts";
-import { type Answer, OPEN_RUN_STATES, objectOf, PaperclipApi } from "./paperclip-api.ts";
+import { type JsonObject, objectOf } from "./paperclip.ts";
+import { OPEN_RUN_STATES, PaperclipApi } from "./paperclip-api.ts";
 import { settingsFrom } from "./settings.ts";
 import { attribute, attributes, callOnce, runOf, type Temporal, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
 import { sleep } from "./waits.ts";
@@ -175,7 +176,7 @@ export class Reconciler {
 }
 
 /** Whether Paperclip failed after our return, for example by a deadlock of its database: its error code, without our result. */
-function resultDropped(body: Answer["body"], workflowRunId: string): boolean {
+function resultDropped(body: JsonObject, workflowRunId: string): boolean {
   return body.errorCode === "adapter_failed" && objectOf(body.resultJson).workflowRunId !== workflowRunId;
 }
 

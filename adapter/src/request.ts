@@ -7,8 +7,7 @@ import type { Binding, RunStart, SealedJoin, SealedRun } from "../generated/cont
 import { type Wake, workflowIdOf } from "./attach.ts";
 import { InvalidRequest } from "./errors.ts";
 import { hostTexts } from "./host-texts.ts";
-import type { AdapterExecutionContext } from "./paperclip.ts";
-import { objectOf } from "./paperclip-api.ts";
+import { type AdapterExecutionContext, objectOf } from "./paperclip.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";
 import type { Sealer } from "./sealing.ts";
 import type { Settings } from "./settings.ts";
