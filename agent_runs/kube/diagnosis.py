@@ -31,7 +31,6 @@ from agent_runs.contracts.errors import (
 )
 from agent_runs.contracts.outcome import ContainerEnd, Peaks
 from agent_runs.contracts.pod import AGENT_CONTAINER
-from agent_runs.contracts.sizes import memory_advice
 from agent_runs.kube.failures import bounded
 from agent_runs.kube.objects import ContainerStatus, Event, Job, Pod, Terminated
 from agent_runs.kube.quantity import amount
@@ -471,7 +470,7 @@ def termination_cause(end: ContainerEnd) -> Failing | None:
     """
     message = end.message or ""
     if end.reason == "OOMKilled":
-        return Failing(OutOfMemory, f"Pod exited: OOMKilled (exit {end.exit_code}){memory_advice(end.peaks)}")
+        return Failing(OutOfMemory, f"Pod exited: OOMKilled (exit {end.exit_code}){end.peaks.memory_advice}")
     if end.reason == DEADLINE:
         return Failing(RunTimeout, _with_message("Kubernetes ended the pod at its deadline", message))
     if end.reason == DELETED:

@@ -63,10 +63,7 @@ async def iter_stdout(
     while True:
         try:
             message = await socket.receive(idle_timeout.total_seconds())
-        except (
-            *CONNECTION_ERRORS,
-            RuntimeError,
-        ) as error:  # RuntimeError: aiohttp's, for a socket that was closed meanwhile
+        except (*CONNECTION_ERRORS, RuntimeError) as error:  # RuntimeError: aiohttp's, of a socket closed meanwhile
             raise ExecFailed(f"the connection broke: {type(error).__name__}") from None
         if message.type is not aiohttp.WSMsgType.BINARY:
             raise ExecFailed(f"the connection ended before the command did: {message.type.name}")
@@ -94,7 +91,11 @@ def _without(secret: bytes, text: bytes) -> bytes:
 
 
 def _raise_for_exec_status(data: bytes, stderr: bytes) -> None:
-    """Raise for a Status that is no success; its message comes from the container runtime."""
+    """Raise for a Status that is no success; its message comes from the container runtime.
+
+    A `code` of it is no refusal: the runtime reports 500 also for a command that it has started and then lost.
+    Source: kubernetes/kubelet, cri/streaming/remotecommand/exec.go.
+    """
     try:
         status = decode(data[:MAX_STATUS_BYTES], ExecStatus)
     except InvalidReply:
@@ -102,4 +103,4 @@ def _raise_for_exec_status(data: bytes, stderr: bytes) -> None:
     if status.status == "Success":
         return
     message = bounded(f"{status.message}: {stderr.decode(errors='replace')}")
-    raise ExecFailed(message, exit_code=status.exit_code, status=status.code)
+    raise ExecFailed(message, exit_code=status.exit_code)
