@@ -38,7 +38,7 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
 async def _prepare_run(run: RunState) -> bool:
     """Opens and checks the request. False when there is none; nothing has been created then."""
     try:
-        await run.interruptibly(preparation.prepare_run(run))
+        await run.until_stopped(preparation.prepare_run(run))
     except ActivityError as error:
         run.stopped_before_attempt = failure_of_activity(run, error)
     except asyncio.CancelledError:
@@ -50,7 +50,7 @@ async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionPa
     """Makes one attempt. Cleanup follows each explicit end, never a bug in this code."""
     attempt = run.current = Attempt(AttemptKey(run=run.key, attempt=len(run.attempts) + 1), session)
     try:
-        await run.interruptibly(_run_agent(run, tokens, attempt))
+        await run.until_stopped(_run_agent(run, tokens, attempt))
     except ActivityError as error:
         attempt.failure = failure_of_activity(run, error)
     except asyncio.CancelledError:
@@ -85,7 +85,7 @@ async def _pause_before(run: RunState, retry: RetryDecision) -> bool:
         run.note(f"attempt {number} ended as {retry.reason}; another attempt follows")
         run.show(Phase.PREPARING, attempt=f"{number + 1}, because of {retry.reason}")
         try:
-            await run.interruptibly(workflow.sleep(retry.pause, summary=f"back-off after {retry.reason}"))
+            await run.until_stopped(workflow.sleep(retry.pause, summary=f"back-off after {retry.reason}"))
         except asyncio.CancelledError:
             return False
     return run.stopped_by is None

@@ -111,7 +111,7 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
     finally:
         for limit in limits:
             limit.cancel()
-    run.no_longer_interruptible()
+    run.shield_from_stops()
     run.show(Phase.RUNNING, stopping=attempt.failure.message if attempt.failure else "")
     return await _stop_gracefully(run, attempt, input, stream, cause)
 

@@ -46,7 +46,7 @@ class RunState:
     warned_limits: set[BudgetLimit] = field(default_factory=set)
     decided: Outcome | None = None
     _request: RunRequest | None = None
-    _interruptible: asyncio.Task[None] | None = None
+    _stoppable: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, start: RunStart) -> Self:
@@ -97,22 +97,22 @@ class RunState:
         """Interrupts what may be interrupted. Parsing and cleanup may not; the run sees the reason after them."""
         if self.stopped_by is None:
             self.stopped_by = reason
-            if self._interruptible is not None:
-                self._interruptible.cancel()
+            if self._stoppable is not None:
+                self._stoppable.cancel()
 
-    async def interruptibly(self, work: Coroutine[Any, Any, None]) -> None:
+    async def until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         """Does the work, unless the run is stopped.
 
         Raises:
             CancelledError: it was stopped before or meanwhile.
         """
-        self._interruptible = asyncio.create_task(work)
+        self._stoppable = asyncio.create_task(work)
         if self.stopped_by is not None:
-            self._interruptible.cancel()
+            self._stoppable.cancel()
         try:
-            await self._interruptible
+            await self._stoppable
         finally:
-            self._interruptible = None
+            self._stoppable = None
 
     def raise_if_stopped(self) -> None:
         """For after a step that ends well also when it is interrupted.
@@ -123,9 +123,9 @@ class RunState:
         if self.stopped_by is not None:
             raise asyncio.CancelledError
 
-    def no_longer_interruptible(self) -> None:
+    def shield_from_stops(self) -> None:
         """The work is being stopped already, so a cancel has nothing to interrupt."""
-        self._interruptible = None
+        self._stoppable = None
 
     # what operators see
 
