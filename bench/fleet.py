@@ -36,8 +36,8 @@ from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.transcript.tokens import authorization
 from agent_runs.transcript.usage import StoredUsage
 from agent_runs.web.run_info import TemporalRunInfo
+from agent_runs.web.server import serving
 from agent_runs.web.serving import application
-from agent_runs.web.transcripts import serving
 from tests.support.temporal import start_temporal
 from tests.transcript.postgres import Postgres
 from workflows import attributes

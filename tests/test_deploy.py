@@ -20,7 +20,7 @@ from agent_runs.kube.ownership import OURS, selector
 from agent_runs.service.health import CHECK_TIMEOUT
 from agent_runs.service.polling import SilenceLimits
 from agent_runs.service.settings import WorkerSettings
-from agent_runs.web.transcripts import DRAIN_TIMEOUT
+from agent_runs.web.server import DRAIN_TIMEOUT
 from tests.support.cases import case
 from tests.support.overlays import OVERLAYS, PRODUCTION, TRIAL, built, objects
 

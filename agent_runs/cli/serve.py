@@ -11,8 +11,8 @@ from agent_runs.client.runs import find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.web.access import REVOCATION_MAX_AGE
 from agent_runs.web.run_info import NoRunInfo, RunInfoSource, TemporalRunInfo
+from agent_runs.web.server import CannotListen
 from agent_runs.web.serving import transcript_service
-from agent_runs.web.transcripts import CannotListen
 
 
 async def serve(listen: str | None, display: Display) -> int:

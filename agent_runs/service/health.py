@@ -27,7 +27,7 @@ from agent_runs.kube.client import Cluster
 from agent_runs.service.polling import Polling
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcript.store import TranscriptStore
-from agent_runs.web.transcripts import CannotListen, serving
+from agent_runs.web.server import CannotListen, serving
 
 REPORT_MAX_AGE: Final = timedelta(seconds=2)
 """A report serves all probes of this time."""

@@ -34,7 +34,7 @@ from agent_runs.service.logs import CORE_LOGS
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.operators import Operators
-from agent_runs.web.transcripts import CannotListen
+from agent_runs.web.server import CannotListen
 from workflows.attributes import ALL
 
 FIRST_PAUSE: Final = timedelta(seconds=1)

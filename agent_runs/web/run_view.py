@@ -12,7 +12,6 @@ from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome, OutputReceipt, Usage
-from agent_runs.contracts.sizes import peaks_text
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.render import phase_style
 from agent_runs.web.run_info import RunInfo, RunInfoSource, RunInfoUnavailable
@@ -107,7 +106,7 @@ class RunView:
     def peaks(self) -> str:
         """What the shown attempt's pod used at most; empty until the run has its outcome."""
         attempts = self.outcome.attempts if self.outcome else ()
-        return next((peaks_text(one.peaks) for one in attempts if one.attempt == self.attempt), "")
+        return next((one.peaks.text for one in attempts if one.attempt == self.attempt), "")
 
     @property
     def phase(self) -> str:

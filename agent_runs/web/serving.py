@@ -15,7 +15,8 @@ from agent_runs.web.access import Access
 from agent_runs.web.operators import Operators
 from agent_runs.web.pages import Pages, SecurityHeaders
 from agent_runs.web.run_info import RunInfoSource
-from agent_runs.web.transcripts import KEEP_ALIVE, POLL, app, serving
+from agent_runs.web.server import serving
+from agent_runs.web.transcripts import KEEP_ALIVE, POLL, app
 
 
 @asynccontextmanager

@@ -21,23 +21,18 @@ import asyncio
 import base64
 import json
 import re
-import resource
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from functools import partial
 from typing import Any, Final
 
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -68,10 +63,6 @@ INLINE_COST: Final = 16 * 1024
 
 KEEP_ALIVE_COMMENT: Final = ": alive\n\n"
 RETRY: Final = timedelta(seconds=1)
-DRAIN_TIMEOUT: Final = timedelta(seconds=5)
-FIRST_REQUEST_TIMEOUT: Final = timedelta(seconds=10)
-MAX_CONNECTIONS: Final = 1000
-"""And never more than a quarter of the descriptors that this process may have: a worker's streams need the others."""
 UNAVAILABLE: Final = "the transcript store does not answer; no output is lost, try again"
 _MAX_NUMBER: Final = 2**63 - 1
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -116,84 +107,6 @@ def app(
     application.router.redirect_slashes = False  # such a redirect takes its host from the request, and the token along
     application.state.draining = service.draining
     return application
-
-
-@asynccontextmanager
-async def serving(
-    application: Starlette, host: str = "127.0.0.1", port: int = 0, *, drain: timedelta = DRAIN_TIMEOUT
-) -> AsyncIterator[str]:
-    """Serve in this event loop and yield the base URL; `port` 0 takes a free one. Signals stay with the caller.
-
-    At the end live streams are closed within a poll: their readers resume elsewhere from the last id they received.
-    A connection that is still open is cut after `drain`.
-
-    Raises:
-        CannotListen: the address is in use, or not one of this machine.
-    """
-    listener = _listen(host, port)
-    actual_port = listener.getsockname()[1]
-    grace = int(drain.total_seconds())
-    config = uvicorn.Config(
-        application,
-        http=_BoundedConnection,
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,  # the address of a connection counts: it decides whose header names an operator
-        timeout_graceful_shutdown=grace,
-    )
-    server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield f"http://{f'[{host}]' if ':' in host else host}:{actual_port}"
-    finally:
-        application.state.draining.set()
-        server.should_exit = True
-        await task
-
-
-class CannotListen(ValueError):
-    """The service cannot listen at its address. The text names the address and the setting."""
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, OverflowError) as error:
-        raise CannotListen(
-            f"AGENT_RUNS_TRANSCRIPTS_LISTEN: the transcript service cannot listen at {host}:{port} ({_reason(error)}). "
-            "Stop the program that listens there, or set another address"
-        ) from None
-
-
-class _Server(uvicorn.Server):
-    """A server that does not touch the process's signal handlers."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class _BoundedConnection(H11Protocol):
-    """A connection that is closed if there are too many, or if no request comes; uvicorn bounds neither."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's
-        """Bound the connections, and the wait for the first request."""
-        super().connection_made(transport)
-        if len(self.connections) > connection_limit():
-            transport.abort()
-        else:
-            self.loop.call_later(FIRST_REQUEST_TIMEOUT.total_seconds(), self._close_unused)
-
-    def _close_unused(self) -> None:
-        if not self.cycle:
-            self.transport.close()
-
-
-def connection_limit() -> int:
-    """Connections at one address of this process at the most."""
-    return min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
 @dataclass(frozen=True)
@@ -421,10 +334,6 @@ def error_response(_request: Request, error: Exception) -> Response:
     return JSONResponse(
         {"detail": error.detail}, status_code=error.status_code, headers={**(error.headers or {}), **_HEADERS}
     )
-
-
-def _reason(error: OSError | OverflowError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or "not a usable address"
 
 
 def _file_name(key: AttemptKey) -> str:

@@ -18,7 +18,8 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.web.access import Access
-from agent_runs.web.transcripts import app, serving
+from agent_runs.web.server import serving
+from agent_runs.web.transcripts import app
 
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"))
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -31,7 +31,7 @@ from agent_runs.service.health import (
 from agent_runs.service.polling import Polling, PollSilence, SilenceLimits
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcript.store import TranscriptStore
-from agent_runs.web.transcripts import serving
+from agent_runs.web.server import serving
 from tests.workflows.fake_activities import FakeActivities
 
 SECRET = "s3cr3t-canary"

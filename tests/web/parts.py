@@ -21,8 +21,8 @@ from agent_runs.contracts.outcome import AttemptReport, Outcome
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.transcript.tokens import Tokens, authorization
 from agent_runs.web.run_info import RunInfo, RunInfoUnavailable
+from agent_runs.web.server import serving
 from agent_runs.web.serving import application
-from agent_runs.web.transcripts import serving
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 POLL = timedelta(milliseconds=20)

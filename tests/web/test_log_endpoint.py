@@ -20,7 +20,8 @@ from agent_runs.transcript.tokens import Tokens, authorization
 from agent_runs.web.access import Access
 from agent_runs.web.log_events import Cursor, LogEvents
 from agent_runs.web.paperclip_log import FORMATS, LogFormat, calls
-from agent_runs.web.transcripts import app, serving
+from agent_runs.web.server import serving
+from agent_runs.web.transcripts import app
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 POLL = timedelta(milliseconds=20)

@@ -22,9 +22,10 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import OutputReceipt
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.transcript.tokens import Tokens, authorization
-from agent_runs.web import transcripts
+from agent_runs.web import server
 from agent_runs.web.access import REVOCATION_MAX_AGE, Access, Revocations
-from agent_runs.web.transcripts import app, as_json, serving
+from agent_runs.web.server import serving
+from agent_runs.web.transcripts import app, as_json
 from tests.support.cases import case
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 5, tzinfo=UTC)
@@ -431,8 +432,8 @@ async def test_a_reader_that_has_stalled_does_not_hold_up_the_end(tmp_path: Path
 async def test_idle_connections_take_no_descriptors_from_others_and_end(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transcripts, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(transcripts, "FIRST_REQUEST_TIMEOUT", timedelta(seconds=0.2))
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "FIRST_REQUEST_TIMEOUT", timedelta(seconds=0.2))
     async with serving(app(service.store, ACCESS)) as base, asyncio.timeout(60):
         port = int(base.rpartition(":")[2])
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
@@ -447,4 +448,4 @@ async def test_idle_connections_take_no_descriptors_from_others_and_end(
 
 def test_pages_never_take_more_than_a_quarter_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (512, 512))
-    assert transcripts.connection_limit() == 128
+    assert server.connection_limit() == 128

@@ -57,7 +57,8 @@ from agent_runs.service.preparations import HistoryPreparations
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.access import Access
-from agent_runs.web.transcripts import app, serving
+from agent_runs.web.server import serving
+from agent_runs.web.transcripts import app
 from tests.support.policies import ANYTHING
 from tests.workflows.fake_activities import THROTTLE, FakeActivities
 from workflows.agent_check import AgentCheckWorkflow
