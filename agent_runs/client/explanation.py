@@ -9,7 +9,6 @@ from typing import Final
 
 from agent_runs.contracts.errors import FAILURES
 from agent_runs.contracts.outcome import Outcome, OutputReceipt
-from agent_runs.contracts.sizes import peaks_text
 from agent_runs.transcript.events import printable
 from agent_runs.transcript.lines import Line
 
@@ -71,7 +70,7 @@ def _evidence(outcome: Outcome, log: Sequence[Line]) -> str:
         found.append(f"{of_last}signal {outcome.signal}")
     elif outcome.never_started or (outcome.stop is not None and not outcome.stop.agent_started):
         found.append("no agent started")
-    if outcome.attempts and (peaks := peaks_text(outcome.attempts[-1].peaks)):
+    if outcome.attempts and (peaks := outcome.attempts[-1].peaks.text):
         found.append(f"{of_last}peaks: {peaks}")
     found += [printable(text, MESSAGE_LIMIT) for text in outcome.warnings]
     if outcome.failure is not None:

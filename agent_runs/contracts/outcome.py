@@ -13,6 +13,10 @@ from agent_runs.contracts.request import SessionParams
 SUMMARY_LIMIT = 16_000
 """Characters of the answer in an outcome; the transcript holds all of it."""
 
+MIB = 1024 * 1024
+ADVICE_STEP_MIB = 64
+"""Advised limits are multiples of it."""
+
 Receipt = Literal["verified", "unverified", "differs"]
 
 
@@ -71,6 +75,39 @@ class Peaks(PaperclipContract):
     memory_reached_limit: bool = False
     memory_limit: int | None = None
     output_disk: int | None = None
+
+    @property
+    def memory_advice(self) -> str:
+        """`; limit 512 MiB, peak 512 MiB: set resources.limits.memory to at least 768Mi`, half as much again; empty
+        without a known limit. A container that was killed as a whole had reached its limit, whatever it could report.
+        """
+        if not self.memory_limit:
+            return ""
+        peak = "which it reached" if self.memory is None else f"peak {self._at_least}{_size(self.memory)}"
+        advised = -(-self.memory_limit * 3 // (2 * MIB * ADVICE_STEP_MIB)) * ADVICE_STEP_MIB
+        return f"; limit {_size(self.memory_limit)}, {peak}: set resources.limits.memory to at least {advised}Mi"
+
+    @property
+    def text(self) -> str:
+        """One line for people; empty if nothing is known."""
+        parts = []
+        if self.memory is not None:
+            of = f" of {_size(self.memory_limit)}" if self.memory_limit else ""
+            parts.append(f"memory {self._at_least}{_size(self.memory)}{of}")
+        elif self.memory_limit:
+            parts.append(f"memory limit {_size(self.memory_limit)}")
+        if self.output_disk is not None:
+            parts.append(f"output on disk {_size(self.output_disk)}")
+        return ", ".join(parts)
+
+    @property
+    def _at_least(self) -> str:
+        return "at least " if self.memory_reached_limit else ""
+
+
+def _size(number: int) -> str:
+    """`768 MiB`; below one, bytes."""
+    return f"{number / MIB:,.0f} MiB" if number >= MIB else f"{number} bytes"
 
 
 class ContainerEnd(PaperclipContract):

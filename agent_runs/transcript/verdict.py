@@ -40,7 +40,6 @@ from agent_runs.contracts.errors import (
     StreamTruncated,
 )
 from agent_runs.contracts.outcome import ContainerEnd
-from agent_runs.contracts.sizes import memory_advice
 from agent_runs.transcript.diagnostics import Diagnostics, reports_missing_session
 from agent_runs.transcript.events import printable, shortened
 from agent_runs.transcript.provider_errors import ProviderError, failure_for
@@ -211,14 +210,13 @@ def out_of_memory(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     """The kernel killed a process of the container; a finished answer before that does not count."""
     if end.reason != OOM_KILLED:
         return None
-    text = f"{pod_exit(evidence, end)}{memory_advice(end.peaks)}"
+    text = f"{pod_exit(evidence, end)}{end.peaks.memory_advice}"
     if end.exit_code in OPENCODE_EXITS:
         return OutOfMemory, f"A process of the agent was killed for the container's memory limit; {text}"
     return OutOfMemory, text
 
 
 def never_started(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """The container or the program could not be executed."""
     if end.reason in NOT_STARTED or (end.exit_code in NOT_EXECUTABLE and not evidence.events):
         text = printable(end.message or "", VERDICT_TEXT_LIMIT) or evidence.diagnostics.text(VERDICT_TEXT_LIMIT)
         return StartFailed, _composed(text, evidence, end)
@@ -275,7 +273,6 @@ def unknown_session(evidence: Evidence, end: ContainerEnd) -> Finding | None:
 
 
 def is_session_unknown(evidence: Evidence, end: ContainerEnd) -> bool:
-    """Whether OpenCode does not know the session that it should resume."""
     session = evidence.resumed_session
     if not session or evidence.started:
         return False
@@ -304,7 +301,6 @@ def output_lost(evidence: Evidence, end: ContainerEnd) -> Finding | None:
 
 
 def sidecar_missing(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """The sidecar was not there, so the runner did not start OpenCode."""
     if end.exit_code and end.runner_error == SIDECAR_MISSING:
         return SidecarUnavailable, f"the sidecar did not come up in the pod, so {evidence.agent} was not started"
     return None
@@ -336,7 +332,6 @@ def reported_error(evidence: Evidence, end: ContainerEnd) -> Finding | None:
 
 
 def step_limit(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """The last step ended by a limit on steps or turns."""
     if is_step_limit(evidence.reason) and not evidence.open_step:
         return StepLimitReached, _composed(f"{evidence.agent} step limit reached ({evidence.reason})", evidence, end)
     return None

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from agent_runs.contracts.outcome import ContainerEnd, Peaks
-from agent_runs.contracts.sizes import memory_advice, peaks_text
 from agent_runs.logs.frames import LastFrame, with_peaks
 from tests.pod.harness import Runner
 
@@ -68,23 +67,21 @@ def test_a_container_that_was_killed_at_its_limit_had_reached_it_unless_its_runn
 
 def test_a_limit_is_advised_from_the_evidence() -> None:
     limit = 512 * MIB
-    assert memory_advice(Peaks(memory=limit, memory_limit=limit)) == (
+    assert Peaks(memory=limit, memory_limit=limit).memory_advice == (
         "; limit 512 MiB, peak 512 MiB: set resources.limits.memory to at least 768Mi"
     )
-    assert memory_advice(Peaks(memory=limit, memory_reached_limit=True, memory_limit=limit)) == (
+    assert Peaks(memory=limit, memory_reached_limit=True, memory_limit=limit).memory_advice == (
         "; limit 512 MiB, peak at least 512 MiB: set resources.limits.memory to at least 768Mi"
     )
-    assert memory_advice(Peaks(memory_limit=1000 * MIB)) == (
+    assert Peaks(memory_limit=1000 * MIB).memory_advice == (
         "; limit 1,000 MiB, which it reached: set resources.limits.memory to at least 1536Mi"
     )
-    assert memory_advice(Peaks(memory=limit)) == ""
+    assert Peaks(memory=limit).memory_advice == ""
 
 
 def test_peaks_are_one_line_for_people() -> None:
-    assert peaks_text(Peaks(memory=300 * MIB, memory_limit=512 * MIB, output_disk=9)) == (
+    assert Peaks(memory=300 * MIB, memory_limit=512 * MIB, output_disk=9).text == (
         "memory 300 MiB of 512 MiB, output on disk 9 bytes"
     )
-    assert peaks_text(Peaks(memory=MIB, memory_reached_limit=True, memory_limit=MIB)) == (
-        "memory at least 1 MiB of 1 MiB"
-    )
-    assert peaks_text(Peaks()) == ""
+    assert Peaks(memory=MIB, memory_reached_limit=True, memory_limit=MIB).text == ("memory at least 1 MiB of 1 MiB")
+    assert Peaks().text == ""
