@@ -249,7 +249,6 @@ class AgentProfile(ProfilePart):
 
     @property
     def takes_effort(self) -> bool:
-        """Whether a configuration's effort reaches the agent."""
         return "effort" in self.placeholders
 
     @property

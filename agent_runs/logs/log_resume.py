@@ -78,11 +78,9 @@ class NewestFrame:
 
     @property
     def written_at(self) -> datetime | None:
-        """When it was written, by the node's clock."""
         return _moment(self.stamp)
 
     def equals(self, item: Frame | Junk) -> bool:
-        """Whether the log repeats this very frame."""
         return isinstance(item, Frame) and item.seq == self.number
 
     def precedes(self, item: Frame | Junk) -> bool:
@@ -92,8 +90,6 @@ class NewestFrame:
 
 @dataclass
 class ReadResult:
-    """The lines and gaps that a piece of a log yielded."""
-
     lines: list[Line] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
 
@@ -190,7 +186,6 @@ class LogReader:
         self.noise.clear()
 
     def feed(self, data: bytes) -> ReadResult:
-        """Return what the next piece of this connection yields."""
         result = ReadResult()
         if not self.spent:
             self._sort(self._reader.feed(data), result)

@@ -52,7 +52,6 @@ WallClock: TypeAlias = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """This machine's wall clock."""
     return datetime.now(UTC)
 
 
@@ -244,7 +243,6 @@ class SilenceProof:
         return None
 
     async def _read(self, since: datetime | timedelta | None) -> AsyncGenerator[Frame | Junk]:
-        """What the log has now from `since` on."""
         pod, reader = self.pod, FrameReader(timestamps=True)
         async with self.cluster.open_log(
             pod.namespace, pod.name, SIDECAR_CONTAINER, follow=False, since=since, idle_timeout=IDLE_TIMEOUT
@@ -256,7 +254,6 @@ class SilenceProof:
             yield rest
 
     async def _exec(self, container: str, command: tuple[str, ...], limit: int) -> bytes:
-        """What a command in this container prints."""
         pod = self.pod
         async with self.cluster.exec_output(
             pod.namespace, pod.name, container, command, limit=limit, idle_timeout=IDLE_TIMEOUT

@@ -160,7 +160,6 @@ class StoredOutput:
         return [line if data is line.data else msgspec.structs.replace(line, data=data) for line, data in redacted]
 
     def add(self, shown: Sequence[Line], gaps: Iterable[Gap] = ()) -> None:
-        """Adds lines and gaps that are stored."""
         self.gaps += gaps
         for line in shown:
             self.sequence = max(self.sequence, line.sequence)
@@ -253,7 +252,6 @@ def gap_row(gap: Gap, at: datetime) -> Line:
 
 
 def gap_of(line: Line) -> Gap:
-    """The gap that `gap_row` wrote."""
     values = json.loads(line.data)
     return Gap(after_sequence=values["afterSequence"], frames=values["frames"])
 

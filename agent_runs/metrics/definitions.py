@@ -71,7 +71,6 @@ class Counter(Metric):
 
     @property
     def exposed(self) -> str:
-        """With the suffix of counters."""
         return f"{self.name}_total"
 
 

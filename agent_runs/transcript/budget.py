@@ -35,7 +35,6 @@ class Spend:
 
     @classmethod
     def of(cls, model: str, attempts: Sequence[Progress]) -> "Spend":
-        """The sum over these attempts."""
         tokens = [attempt.usage.total for attempt in attempts]
         costs = [cost_of(model, attempt.usage, attempt.cost_usd).usd for attempt in attempts]
         known = [cost for cost in costs if cost]

@@ -86,7 +86,6 @@ class Step:
 
     @classmethod
     def of(cls, part: dict[str, Any]) -> Self:
-        """The step of an event's part."""
         tokens = _object(part.get("tokens"))
         return cls(
             reason=visible_line(part.get("reason"), NAME_LIMIT) or "no finish reason",

@@ -39,7 +39,6 @@ class Selection:
     search: str = ""
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """As conditions on the attempts."""
         wanted = (
             (attempts.c.agent_id, self.agent),
             (attempts.c.company_id, self.company),

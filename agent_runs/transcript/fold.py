@@ -120,8 +120,6 @@ class _Texts:
 
 
 class _Meter:
-    """Tokens and cost, summed over the steps."""
-
     def __init__(self) -> None:
         self.cost: Decimal | None = None
         self.largest_prompt = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -57,16 +57,7 @@ class Line(_LineFields, frozen=True, gc=False, eq=False, kw_only=True):
         return self.data + b"\n" if self.terminated else self.data
 
 
-class HasData(Protocol):
-    """Whatever has a line's data."""
-
-    @property
-    def data(self) -> bytes:
-        """Without the newline."""
-        ...
-
-
-def stored_size(lines: Iterable[HasData]) -> int:
+def stored_size(lines: Iterable[Line]) -> int:
     """The bytes that the lines take in the store, about."""
     return sum(len(line.data) + LINE_BYTES for line in lines)
 

@@ -21,11 +21,9 @@ class Instant(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002 (SQLAlchemy's hook)
-        """Python to database."""
         return None if value is None else (value - EPOCH) // _TICK
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 (same)
-        """Database to Python."""
         return None if value is None else EPOCH + value * _TICK
 
 

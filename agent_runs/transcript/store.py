@@ -125,8 +125,6 @@ class Purged:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Lines of one attempt that are to be stored."""
-
     key: AttemptKey
     lines: Sequence[Line]
     writer: Writer
@@ -353,7 +351,6 @@ class TranscriptStore:
         return cls(database, clock)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._appends.idle()
         await self._database.close()
 
@@ -535,7 +532,6 @@ class TranscriptStore:
         return self._notifiers.setdefault((key.run.name, key.attempt), AttemptNotifier())
 
     def _existing_notifier(self, key: AttemptKey) -> AttemptNotifier | None:
-        """The attempt's notifier, if it has readers."""
         return self._notifiers.get((key.run.name, key.attempt))
 
     async def purge_page(self, expiry: Expiry) -> Purged | None:
@@ -559,7 +555,6 @@ class TranscriptStore:
         return await self._database.write(lambda connection: self._append(connection, batches))
 
     def _append(self, connection: Connection, batches: Sequence["_Batch"]) -> list[_Added | RunError | ValueError]:
-        """Insert the new lines of all batches."""
         results: list[_Added | RunError | ValueError] = []
         states = self._lock_attempts(connection, batches)
         for batch in batches:
@@ -601,7 +596,6 @@ class TranscriptStore:
         self._sql.set_writer(connection, [batch.new_attempt(now) for batch in ordered])
 
     def _states(self, connection: Connection, ids: Iterable[_Id]) -> dict[_Id, "_AttemptState"]:
-        """The states of those attempts that are in the store."""
         rows = self._sql.attempt_states(connection, sorted(ids))
         return {(row[0], row[1]): _AttemptState.from_row(*row) for row in rows}
 
@@ -629,7 +623,6 @@ def _expired(expiry: Expiry) -> ColumnElement[bool]:
 
 
 def _purge_page(connection: Connection, expiry: Expiry) -> Purged | None:
-    """Delete lines of an expired attempt."""
     key = attempts.c.run, attempts.c.attempt
     oldest = select(*key).where(_expired(expiry)).order_by(attempts.c.opened_at).limit(1)
     row = connection.execute(oldest.with_for_update(skip_locked=True)).first()

@@ -84,7 +84,6 @@ class Tokens:
         return cls(keys, longest)
 
     def mint(self, run: RunKey, lifetime: timedelta = LINK_LIFETIME) -> str:
-        """Create a token for one run."""
         now = self.clock()
         expiry = now + min(lifetime, self.longest or lifetime).total_seconds()
         claims = {"sub": run.name, "aud": AUDIENCE, "iat": int(now), "exp": int(expiry)}
@@ -169,7 +168,6 @@ def _key(jwk: dict[str, Any]) -> OctKey:
 
 
 def new_key() -> dict[str, Any]:
-    """A new key, as a JWK of kty oct."""
     return dict(OctKey.generate_key(KEY_BYTES * 8).as_dict(private=True))
 
 

@@ -87,7 +87,6 @@ class RunUsage:
 
     @property
     def key(self) -> RunKey:
-        """The run."""
         return RunKey(agent_id=self.agent_id, company_id=self.company_id, run_id=self.run_id)
 
     @property

@@ -1,5 +1,6 @@
 """Every captured run of the real OpenCode gets the verdict that a person gave it."""
 
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -7,11 +8,12 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
+from agent_runs.contracts import errors
 from agent_runs.contracts.errors import RunCancelled
-from agent_runs.contracts.outcome import Report
+from agent_runs.contracts.outcome import ContainerEnd, Report
 from tests.support.cases import case
 from tests.support.saved_output import fold_chunks
-from tests.transcript.captures import ALL, FAILURES, SUCCESSES, Capture
+from tests.transcript.captures import ALL, FAILURES, SUCCESSES, Capture, captures
 
 
 @cache
@@ -223,3 +225,28 @@ def test_no_beginning_of_a_successful_output_is_a_success() -> None:
                         last = json.loads(lines[kept - 1])
                         assert last["type"] == "step_finish", "only a finished stop can pass for an end"
                         assert last["part"]["reason"] == "stop"
+
+
+ENDS = (
+    *(ContainerEnd(exit_code=code) for code in (0, 1, 3, 126, 137, 143, None)),
+    ContainerEnd(exit_code=1, reason="Error"),
+    ContainerEnd(exit_code=137, reason="OOMKilled"),
+    ContainerEnd(exit_code=0, reason="OOMKilled"),
+    *(ContainerEnd(exit_code=1, runner_error=error) for error in ("disk_full", "sidecar", "agent_lost")),
+)
+
+
+def test_messages_name_the_agent_that_ran() -> None:
+    for capture in captures("opencode"):
+        events = capture.stdout
+        for output, resumed in itertools.product((events, events[:-20], b""), (None, "old session")):
+            fold = fold_chunks([output], resumed_session=resumed)
+            for end in ENDS:
+                for missing in ("nothing", "end"):
+                    report = fold.report(end, missing=missing, verified=True, agent="Claude Code")
+                    said = [*report.warnings, report.failure.message if report.failure else ""]
+                    assert "OpenCode" not in json.dumps(said), [capture.name, end, said]
+
+
+def test_a_next_step_is_right_for_every_agent() -> None:
+    assert [code for code, failure in errors.FAILURES.items() if "OpenCode" in failure.next_step] == []

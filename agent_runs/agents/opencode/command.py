@@ -150,7 +150,6 @@ def _extra(arguments: Sequence[str]) -> list[str]:
 
 
 def _takes_a_value(argument: str, position: int) -> bool:
-    """Whether the next argument belongs to this option."""
     field = f"config.extraArgs[{position}]"
     if not argument.startswith("-") or argument in {"-", "--"}:
         raise InvalidRequest(
