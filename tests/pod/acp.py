@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from agent_runs.agents.profile import load
 from agent_runs.contracts.outcome import ContainerEnd, Report
+from agent_runs.contracts.request import RunConfig
+from agent_runs.job.acp_plan import driver_profile
 from agent_runs.pod.archive import sidecar_archive
 from tests.support.saved_output import fold_chunks
 
@@ -23,63 +26,24 @@ START: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from agent_runs.pod.sidecar.drivers.acp.drive import drive; drive(sys.argv[2])"
 )
-_STATUS: Final = r"(?:API Error: |\()(?P<status>\d{3})\b"
-
-PROFILES: Final[dict[str, dict[str, Any]]] = {
-    "claude": {
-        "name": "claude",
-        "usage": "result_usage",
-        "cost": "usage_update",
-        "unknown_session": [{"code": -32002, "matches": ""}, {"code": -32603, "matches": "valid session ID"}],
-        "errors": [
-            {"code": -32000, "matches": "Authentication required", "name": "ProviderAuthError", "status": 401},
-            {"matches": "rate_limit", "name": "APIError", "status": 429},
-            {"matches": "server_error", "name": "APIError", "status": 503},
-            {"matches": "model_not_found", "name": "ProviderModelNotFoundError"},
-            {"matches": _STATUS, "name": "APIError"},
-        ],
-    },
-    "codex": {
-        "name": "codex",
-        "usage": "codex_rollout",
-        "usage_files": ".codex/sessions/*/*/*/rollout-*.jsonl",
-        "unknown_session": [{"code": -32002, "matches": ""}],
-        "errors": [
-            {"matches": r'"http_status_code":(?P<status>\d{3})', "name": "APIError"},
-            {"matches": r"unexpected status (?P<status>\d{3})", "name": "APIError"},
-            {"matches": "invalid_request_error", "name": "APIError", "status": 400},
-            {"matches": "internal_server_error|stream disconnected", "name": "APIError", "status": 503},
-        ],
-        "informational": ["^Model metadata for `"],
-    },
-    "gemini": {
-        "name": "gemini",
-        "authenticate": "gemini-api-key",
-        "usage": "result_quota",
-        "unknown_session": [{"code": -32603, "matches": "No previous sessions found|Invalid session identifier"}],
-    },
-    "qwen": {
-        "name": "qwen",
-        "authenticate": "openai",
-        "usage": "message_meta",
-        "unknown_session": [{"code": -32002, "matches": "session:"}],
-        "errors": [
-            {"matches": r'"(?P<status>\d{3}) ', "name": "APIError"},
-            {"matches": "Connection error", "name": "APIError", "status": 503},
-        ],
-    },
-    "pi": {
-        "name": "pi",
-        "usage": "pi_session",
-        "usage_files": ".pi/agent/sessions/*/*.jsonl",
-        "cost": "pi_session",
-        "unknown_session": [{"code": -32602, "matches": "Unknown sessionId"}],
-        "errors": [{"matches": r"^(?P<status>\d{3}):? ", "name": "APIError"}],
-        "informational": [r"^Retrying \(attempt ", "^Retry finished"],
-    },
+_CHANGED: Final[dict[str, dict[str, Any]]] = {
+    "gemini": {"authenticate": "gemini-api-key"},
+    "qwen": {"authenticate": "openai"},
+    "pi": {"cost": "pi_session"},
 }
-"""What the worker will hand over of each agent."""
+"""What the recordings have, and the profiles have not."""
+PROFILES: Final = {
+    name: driver_profile(profile, None, [], RunConfig(model="a/model", agent=name)) | _CHANGED.get(name, {})
+    for name, profile in load().items()
+}
+"""What the worker hands over of each agent."""
 HIDDEN: Final = ("acp_update", "text_growth", "session_status")
+
+
+def acp_turn(directory: Path, profile: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """What the worker hands over of a turn."""
+    known = {"driver": "acp", "directory": str(directory), "session": None, "model": "a-model"}
+    return {**known, "start_timeout": 30, "profile": profile, **more}
 
 
 @dataclass(frozen=True)
@@ -140,10 +104,7 @@ class Stage:
             os.mkfifo(self.out / name)
         (self.out / "protocol").touch()
         (self.own / "prompt").write_text(self.turn.pop("text", "hello"))
-        prompt = self.own / "prompt"
-        known: dict[str, Any] = {"output": str(self.out), "prompt": str(prompt), "directory": str(self.work)}
-        known |= {"session": None, "title": "test", "model": "a-model", "start_timeout": 30, "profile": self.profile}
-        known["address"] = "none"
+        known = acp_turn(self.work, self.profile, output=str(self.out), address="none")
         (self.own / "turn.json").write_text(json.dumps(known | self.turn))
 
     @property

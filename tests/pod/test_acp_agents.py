@@ -16,7 +16,7 @@ from dev_stack.agent_programs import ProgramUnavailable, ensure_program
 from dev_stack.scripted_model import ScriptedModel
 from tests.agents.launch import KEY, launch
 from tests.conftest import UNKNOWN_SESSION
-from tests.pod.acp import PROFILES, SCRIPT
+from tests.pod.acp import PROFILES, SCRIPT, acp_turn
 from tests.pod.harness import Ended, Runner, Running, alive, children
 from tests.support.saved_output import fold_chunks
 
@@ -44,8 +44,7 @@ class Agent:
         )
         if self.name == "gemini":
             runner.env["AGENT_RUN_PREPARE"] = "gemini_sessions"
-        known: dict[str, Any] = {"driver": "acp", "directory": str(work), "session": None, "title": "test"}
-        known |= {"text": text, "model": f"scenario/{scenario}", "start_timeout": 60, "profile": PROFILES[self.name]}
+        known = acp_turn(work, PROFILES[self.name], text=text, model=f"scenario/{scenario}", start_timeout=60)
         runner.sidecar.turn = pod / "turn.json"
         runner.sidecar.turn.write_text(json.dumps(known | turn))
         self.runners.append(runner)

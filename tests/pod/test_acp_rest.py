@@ -13,7 +13,7 @@ import pytest
 
 from agent_runs.logs.frames import LastFrame
 from agent_runs.pod.sidecar.commands import NOT_REACHED
-from tests.pod.acp import CAPTURES, HIDDEN, PLAYER, PROFILES, SCRIPT
+from tests.pod.acp import CAPTURES, HIDDEN, PLAYER, PROFILES, SCRIPT, acp_turn
 from tests.pod.harness import RUN_TIMEOUT, SHELLS, Runner, Running, alive
 
 POD = "a-digest"
@@ -26,13 +26,7 @@ class Pod:
     def __init__(self, folder: Path, shell: list[str], before: str = "", **turn: Any) -> None:
         self.folder, self.starts = folder, folder / "starts"
         self.runner = Runner(shell, folder, options=["--serve", str(SCRIPT)], env={"PAPERCLIP_RUN_ID": "one"})
-        self.turn: dict[str, Any] = {
-            "driver": "acp",
-            "directory": str(self.runner.work),
-            "session": None,
-            "title": "test",
-        }
-        self.turn |= {"text": "go", "model": "a-model", "start_timeout": 30, "profile": PROFILES["claude"]}
+        self.turn = acp_turn(self.runner.work, PROFILES["claude"], text="go")
         rest = {"keep_warm": 60, "max_age": 3600, "max_memory": 0, "pod": POD, "variables": ["PAPERCLIP_RUN_ID"]}
         self.runner.sidecar.turn = folder / "turn.json"
         self.runner.sidecar.turn.write_text(json.dumps(self.turn | rest | turn))

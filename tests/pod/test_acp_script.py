@@ -7,11 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.pod.acp import CAPTURES, PLAYER, PROFILES, SCRIPT
+from tests.pod.acp import CAPTURES, PLAYER, PROFILES, SCRIPT, acp_turn
 from tests.pod.harness import SHELLS, Runner, children, end_session, slowed
 
 GEMINI = ".gemini/tmp/work/chats"
@@ -250,15 +249,7 @@ def test_geminis_sessions_are_one_file_each_whose_name_no_start_chooses(script: 
 def test_a_turn_comes_through_runner_and_sidecar(tmp_path: Path) -> None:
     runner = Runner(["sh"], tmp_path, options=["--serve", str(SCRIPT)])
     runner.sidecar.turn = tmp_path / "turn.json"
-    turn: dict[str, Any] = {
-        "driver": "acp",
-        "directory": str(runner.work),
-        "session": None,
-        "title": "test",
-        "text": "greet",
-    }
-    turn |= {"model": "a-model", "start_timeout": 30, "profile": PROFILES["claude"]}
-    runner.sidecar.turn.write_text(json.dumps(turn))
+    runner.sidecar.turn.write_text(json.dumps(acp_turn(runner.work, PROFILES["claude"], text="greet")))
     capture = CAPTURES / "claude" / "tool-bash.jsonl"
     try:
         ended = runner.start(sys.executable, "-I", "-S", str(PLAYER), str(capture)).read_to_end()

@@ -7,12 +7,11 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_runs.pod.sidecar import shared
-from tests.pod.acp import PROFILES, SCRIPT
+from tests.pod.acp import PROFILES, SCRIPT, acp_turn
 from tests.pod.harness import Runner
 from tests.support.cases import case
 
@@ -46,10 +45,8 @@ def test_the_sidecar_sends_its_agent_nothing_of_what_a_planted_link_leads_to(whe
     agent.write_text(AGENT)
     server = {"name": "tools", "type": "http", "url": "{env:PAPERCLIP_API_URL}/mcp", "headers": []}
     profile = PROFILES["claude"] | {"authenticate": None, "mode": None, "mcp_servers": [server]}
-    turn: dict[str, Any] = {"driver": "acp", "prompt": str(tmp_path / "prompt"), "directory": str(runner.work)}
-    turn |= {"session": None, "title": "test", "model": "a-model", "start_timeout": 30, "profile": profile}
     runner.sidecar.turn = tmp_path / "turn.json"
-    runner.sidecar.turn.write_text(json.dumps(turn))
+    runner.sidecar.turn.write_text(json.dumps(acp_turn(runner.work, profile, prompt=str(tmp_path / "prompt"))))
     command = (sys.executable, "-I", "-S", str(agent), str(runner.out), str(tmp_path / "prompt"), str(secret), when)
     try:
         runner.start(*command, stdin=b"the prompt").read_to_end()
