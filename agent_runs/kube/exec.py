@@ -25,8 +25,6 @@ class StatusCause(ApiObject, frozen=True):
 
 
 class StatusDetails(ApiObject, frozen=True):
-    """The causes of a Status."""
-
     causes: tuple[StatusCause, ...] = ()
 
 

@@ -26,10 +26,7 @@ class ApiObject(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class OwnerReference(ApiObject, frozen=True):
     """The owner of an object, with which the garbage collector deletes it."""
 
-    kind: str = ""
-    name: str = ""
     uid: str = ""
-    controller: bool = False
 
 
 class Metadata(ApiObject, frozen=True):
@@ -79,9 +76,7 @@ class ContainerStatus(ApiObject, frozen=True):
     """One container as its kubelet last reported it."""
 
     name: str = ""
-    image: str = ""
     container_id: str = msgspec.field(name="containerID", default="")
-    restart_count: int = 0
     ready: bool = False
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
@@ -147,11 +142,7 @@ class Pod(ApiObject, frozen=True):
 
 
 class JobStatus(ApiObject, frozen=True):
-    active: int = 0
-    succeeded: int = 0
-    failed: int = 0
     start_time: datetime | None = None
-    completion_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
 
 
@@ -186,8 +177,6 @@ class JobList(ApiObject, frozen=True):
 
 
 class DeploymentSpec(ApiObject, frozen=True):
-    """How many pods there should be."""
-
     replicas: int = 1
 
 
@@ -211,20 +200,15 @@ class DeploymentList(ApiObject, frozen=True):
 
 
 class InvolvedObject(ApiObject, frozen=True):
-    kind: str = ""
-    name: str = ""
     uid: str = ""
-    field_path: str = ""
 
 
 class Event(ApiObject, frozen=True):
     """One event. Some failures (mounts, quota, admission) are reported nowhere else."""
 
     metadata: Metadata = Metadata()
-    type: str = ""
     reason: str = ""
     message: str = ""
-    count: int = 0
     involved_object: InvolvedObject = InvolvedObject()
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
@@ -254,10 +238,9 @@ class Claim(ApiObject, frozen=True):
 
 
 class ListMetadata(ApiObject, frozen=True):
-    """The version from which a watch continues, and the token of the next page."""
+    """The version from which a watch continues."""
 
     resource_version: str = ""
-    continue_: str = msgspec.field(name="continue", default="")
 
 
 class PodList(ApiObject, frozen=True):
@@ -294,7 +277,6 @@ class WatchEvent(ApiObject, frozen=True):
 
 class AccessStatus(ApiObject, frozen=True):
     allowed: bool = False
-    reason: str = ""
 
 
 class AccessReview(ApiObject, frozen=True):
@@ -302,10 +284,7 @@ class AccessReview(ApiObject, frozen=True):
 
 
 class Version(ApiObject, frozen=True):
-    """The answer of `/version`, only as far as it is shown."""
-
     git_version: str = ""
-    platform: str = ""
 
 
 Model = TypeVar("Model", bound=ApiObject)
