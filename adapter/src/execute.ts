@@ -46,8 +46,6 @@ import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
 /** For the last lines of a cancelled run, so that the answer comes in time. */
 const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
 const LAST_LINES_LEAST_MS = 2000;
-/** How often Paperclip repeats a run by itself. */
-const REPEATS = 2;
 /** Between two reads of the phase of a run that writes nothing. */
 const PHASE_POLL_MS = 5000;
 
@@ -366,17 +364,15 @@ class Execution {
     });
   }
 
-  /** Blocks the task of a failed run that only a person can help. False: Paperclip treats the failure as it does any. */
+  /** False: Paperclip treats the failure as it does any. */
   async #blockTask(outcome: Outcome): Promise<boolean> {
-    const { issueId, scheduledRetryAttempt: repeats = 0 } = objectOf(this.#ctx.context);
-    const { failure, personAction: action, mayRepeat } = outcome;
-    if (!this.#recovery || !failure || !action || typeof issueId !== "string") return false;
-    if (mayRepeat && Number(repeats) < REPEATS) return false;
-    const blocked = await blockTask(issueId, this.#ctx.agent.id, action, this.#settings.boardApiKey);
+    if (!this.#recovery) return false; // this Paperclip holds no tasks
+    const blocked = await blockTask(outcome, this.#ctx, this.#settings.boardApiKey);
+    if (blocked === undefined) return false;
     const state = blocked
       ? "the task is blocked until somebody has done the next step and comments on it"
       : "Paperclip may hold the task until an operator reconciles this run; AGENT_RUNS_BOARD_API_KEY avoids that";
-    await this.#log.status(`${state}. Next step: ${failure.nextStep}`);
+    await this.#log.status(`${state}. Next step: ${outcome.failure?.nextStep}`);
     return blocked;
   }
 

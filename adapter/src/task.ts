@@ -8,33 +8,38 @@
  * things that need attention. That takes board rights, as the reconciler does. Source: Paperclip 2026.916.1, read and observed.
  */
 
+import type { Outcome } from "../generated/contracts.ts";
+import { type AdapterExecutionContext, objectOf } from "./paperclip.ts";
 import { PaperclipApi } from "./paperclip-api.ts";
 
+/** How often Paperclip repeats a run by itself. */
+const REPEATS = 2;
 /** Of 5 s for each of two requests. */
 const ATTEMPTS = 4;
 const WORKABLE: ReadonlySet<unknown> = new Set(["todo", "in_progress"]);
 
 /**
- * Blocks the task, with what a person has to do. False: it is not blocked, or no longer this agent's; or this Paperclip does
- * not answer, or refuses.
+ * Blocks the task of a run that only a person can help, with what that person has to do.
  *
- * A request without an answer may have been carried out, as by a Paperclip that is busy, so the task is read again. Never
- * rejects.
+ * Undefined: a repeat may help, or the run has no task. False: the task is not blocked, or no longer this agent's; or this
+ * Paperclip does not answer, or refuses. A request without an answer may have been carried out, as by a Paperclip that is
+ * busy, so the task is read again. Never rejects.
  */
 export async function blockTask(
-  issueId: string,
-  agentId: string,
-  action: string,
+  { personAction, mayRepeat }: Outcome,
+  { agent, context }: AdapterExecutionContext,
   boardApiKey: string | undefined,
-): Promise<boolean> {
+): Promise<boolean | undefined> {
+  const { issueId, scheduledRetryAttempt: repeats = 0 } = objectOf(context);
+  if (!personAction || typeof issueId !== "string" || (mayRepeat && Number(repeats) < REPEATS)) return undefined;
   const api = new PaperclipApi(boardApiKey);
   const path = `/issues/${encodeURIComponent(issueId)}`;
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
     const { status, body } = await api.request(path);
     if (status === 0) continue;
-    if (status !== 200 || body.assigneeAgentId !== agentId) return false;
+    if (status !== 200 || body.assigneeAgentId !== agent.id) return false;
     if (!WORKABLE.has(body.status)) return body.status === "blocked";
-    const unblockDescriptor = { owner: "board", action };
+    const unblockDescriptor = { owner: "board", action: personAction };
     const answer = await api.request(path, { status: "blocked", unblockDescriptor }, "PATCH");
     if (answer.status !== 0) return answer.status >= 200 && answer.status < 300;
   }

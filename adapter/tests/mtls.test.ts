@@ -2,7 +2,7 @@
 import { execFile } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { mkdtempSync, readFileSync } from "node:fs";
-import { type AddressInfo, connect } from "node:net";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createServer, type Server } from "node:tls";
@@ -10,7 +10,7 @@ import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { settingsFrom } from "../src/settings.ts";
 import { callOnce, disconnect, temporalFor } from "../src/temporal.ts";
-import { type DevServer, devServer } from "./support/stack.ts";
+import { type DevServer, devServer, listening } from "./support/stack.ts";
 
 const PYTHON = process.env.PYTHON || join(import.meta.dirname, "..", "..", ".venv", "bin", "python");
 const CERTIFICATES = `
@@ -31,9 +31,8 @@ beforeAll(async () => {
   await promisify(execFile)(PYTHON, ["-c", CERTIFICATES, folder]);
   temporal = await devServer();
   proxy = proxyOf(temporal.address, folder);
-  await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
   variables = {
-    TEMPORAL_ADDRESS: `127.0.0.1:${(proxy.address() as AddressInfo).port}`,
+    TEMPORAL_ADDRESS: `127.0.0.1:${await listening(proxy)}`,
     TEMPORAL_TLS_SERVER_CA_CERT_PATH: join(folder, "ca.pem"),
     TEMPORAL_TLS_SERVER_NAME: "temporal.internal",
     TEMPORAL_TLS_CLIENT_CERT_PATH: join(folder, "plugin.internal.pem"),

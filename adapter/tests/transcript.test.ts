@@ -10,6 +10,7 @@ import { ConfigurationError } from "../src/errors.ts";
 import { mint } from "../src/tokens.ts";
 import { follow, type LogCall, type Transcript, TranscriptIncomplete } from "../src/transcript.ts";
 import { Aborted } from "../src/waits.ts";
+import { listening } from "./support/stack.ts";
 
 interface ServiceRequest {
   path: string;
@@ -47,10 +48,7 @@ async function startService(answer: Answer): Promise<{ base: string; requests: S
     requests.push(one);
     void answer(one, response, requests.length);
   });
-  await new Promise<void>((resolve) => service?.listen(0, "127.0.0.1", resolve));
-  const address = service.address();
-  const port = typeof address === "object" && address !== null ? address.port : 0;
-  return { base: `http://127.0.0.1:${port}`, requests };
+  return { base: `http://127.0.0.1:${await listening(service)}`, requests };
 }
 
 function event(id: string, text: string, more: object = {}): string {

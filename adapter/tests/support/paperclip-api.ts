@@ -1,6 +1,7 @@
 /** A stand-in for the part of Paperclip's HTTP API that the adapter asks: answers from what the test has put in. */
 
 import { createServer } from "node:http";
+import { listening } from "./stack.ts";
 
 type Body = { [name: string]: unknown };
 
@@ -15,7 +16,6 @@ export interface FakeApi {
   answers: { status: number; body: Body };
   /** So many requests that change something are carried out and lose their answer. */
   lostAnswers: number;
-  base: string;
   stop(): Promise<void>;
 }
 
@@ -40,7 +40,6 @@ export async function paperclipApi(): Promise<FakeApi> {
     tokens: new Set(),
     answers: { status: 202, body: {} },
     lostAnswers: 0,
-    base: "",
     async stop() {
       delete process.env.PAPERCLIP_API_URL;
       server.closeAllConnections();
@@ -63,9 +62,6 @@ export async function paperclipApi(): Promise<FakeApi> {
     if (permitted) api.issues.set(id, { ...api.issues.get(id), ...body });
     return { status: permitted ? 200 : api.answers.status, body: {} };
   }
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const address = server.address();
-  api.base = `http://127.0.0.1:${typeof address === "object" && address !== null ? address.port : 0}`;
-  process.env.PAPERCLIP_API_URL = api.base;
+  process.env.PAPERCLIP_API_URL = `http://127.0.0.1:${await listening(server)}`;
   return api;
 }

@@ -10,7 +10,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { mkdtempSync, writeFileSync } from "node:fs";
 import { rm } from "node:fs/promises";
-import { createServer } from "node:net";
+import { type AddressInfo, createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -177,14 +177,17 @@ export async function until(condition: () => boolean | Promise<boolean>, timeout
   }
 }
 
+/** The free port of 127.0.0.1 at which the server now listens. */
+export async function listening(server: Server): Promise<number> {
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return (server.address() as AddressInfo).port;
+}
+
 export async function freePort(): Promise<number> {
-  return await new Promise((resolve) => {
-    const probe = createServer();
-    probe.listen(0, "127.0.0.1", () => {
-      const address = probe.address();
-      probe.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0));
-    });
-  });
+  const probe = createServer();
+  const port = await listening(probe);
+  await new Promise((resolve) => probe.close(resolve));
+  return port;
 }
 
 async function waitUntilServing(address: string): Promise<void> {
