@@ -20,8 +20,7 @@ from agent_runs.client import outcome as outcomes
 from agent_runs.client.amounts import duration_text
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.obstacles import Obstacle, read_obstacles
-from agent_runs.client.paperclip_pages import PaperclipPages
-from agent_runs.client.runs import RunSummary, UnknownRun, find_run, web_ui_url
+from agent_runs.client.runs import RunSummary, UnknownRun, find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Timeline, read_timeline
 from agent_runs.contracts.identity import RunKey
@@ -238,13 +237,13 @@ def run_ref(
     settings: ClientSettings, key: RunKey, workflow_id: str, workflow_run_id: str, task_key: str | None = None
 ) -> RunRef:
     """A run's ids, and its links where the settings name the services."""
-    paperclip = PaperclipPages.of(settings)
+    paperclip = links.PaperclipPages.of(settings)
     return RunRef(
         key.run_id,
         key.agent_id,
         workflow_id,
         workflow_run_id,
-        web_ui=web_ui_url(settings, workflow_id, workflow_run_id),
+        web_ui=links.web_ui_url(settings, workflow_id, workflow_run_id),
         page=links.page_url(settings, key),
         paperclip=paperclip.run(key.agent_id, key.run_id),
         paperclip_task=paperclip.task(task_key),

@@ -1,13 +1,18 @@
-"""Links to a run's page.
+"""Links to pages of a run: the transcript service's, Temporal's, and Paperclip's own.
 
-A link with a token opens that transcript until it expires or is revoked: show it, never log it.
+A link with a token opens that transcript until it expires or is revoked: show it, never log it. Paperclip's addresses
+have no company in them: its browser application adds that of the agent or task, and asks for a sign-in where there is
+none. Measured: routes `agents/:agentId/runs/:runId` and `issues/:issueId` of `ui-dist` in `@paperclipai/server`
+2026.916.1.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote
 
 from agent_runs.client.settings import ClientSettings
@@ -15,6 +20,8 @@ from agent_runs.contracts.identity import RunKey
 
 if TYPE_CHECKING:
     from agent_runs.transcript.tokens import Tokens
+
+_PAPERCLIP_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def page_url(settings: ClientSettings, run: RunKey) -> str | None:
@@ -53,3 +60,36 @@ def run_url(base: str, run: RunKey) -> str:
 def usage_url(base: str) -> str:
     """The URL of the usage of runs at the transcript service, for programs that have the key."""
     return f"{base.rstrip('/')}/usage"
+
+
+def web_ui_url(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> str | None:
+    """The run's page in Temporal's Web UI; None without AGENT_RUNS_WEB_UI."""
+    if not settings.web_ui:
+        return None
+    parts = (settings.temporal.namespace, "workflows", workflow_id, workflow_run_id)
+    return "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
+
+
+@dataclass(frozen=True)
+class PaperclipPages:
+    """Creates the links; `base` is Paperclip's address for browsers, None: there are no links."""
+
+    base: str | None = None
+
+    @classmethod
+    def of(cls, settings: ClientSettings) -> Self:
+        """As AGENT_RUNS_PAPERCLIP_PAGES_URL says."""
+        return cls(settings.paperclip_pages_url)
+
+    def run(self, agent_id: str, run_id: str) -> str | None:
+        """The page of an agent's run; None for ids that are none of Paperclip's, which are UUIDs."""
+        return self._page("agents", agent_id, "runs", run_id)
+
+    def task(self, task_key: str | None) -> str | None:
+        """The page of a task; None for a key that is no task's id, such as that of heartbeats."""
+        return self._page("issues", task_key or "")
+
+    def _page(self, *parts: str) -> str | None:
+        if self.base is None or not all(_PAPERCLIP_ID.fullmatch(part) for part in parts[1::2]):
+            return None
+        return "/".join((self.base.rstrip("/"), *parts))

@@ -4,12 +4,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import SearchAttributeKey
 
-from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, RunKey, workflow_id
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.syntax import IDENTIFIER
@@ -113,14 +111,6 @@ async def find_joined_run(client: Client, wake: RunKey) -> RunSummary | None:
     agent = f"WorkflowId = '{workflow_id(wake.agent_id)}'"
     company = f"{attributes.COMPANY_ID.name} = '{wake.company_id}'"
     return next(iter(await _with(client, attributes.JOINED_RUN_IDS, wake.run_id, agent, company)), None)
-
-
-def web_ui_url(settings: ClientSettings, workflow_id: str, workflow_run_id: str) -> str | None:
-    """The run's page in Temporal's Web UI; None without AGENT_RUNS_WEB_UI."""
-    if not settings.web_ui:
-        return None
-    parts = (settings.temporal.namespace, "workflows", workflow_id, workflow_run_id)
-    return "/".join([settings.web_ui.rstrip("/"), "namespaces", *(quote(part, safe="") for part in parts)])
 
 
 async def _with(

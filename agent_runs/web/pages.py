@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_runs.client.paperclip_pages import PaperclipPages
+from agent_runs.client.links import PaperclipPages
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.web.access import Access, Guard, Revocations

@@ -10,9 +10,10 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
 from agent_runs.client.fleet import FleetUnavailable, RunFilter, RunPage, list_page
+from agent_runs.client.links import web_ui_url
 from agent_runs.client.obstacles import Obstacle, obstacles_of_runs, read_obstacles
 from agent_runs.client.outcome import fetch_outcome, request_cancel
-from agent_runs.client.runs import RunSummary, find_by_key, web_ui_url
+from agent_runs.client.runs import RunSummary, find_by_key
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step, read_timeline
 from agent_runs.contracts.identity import RunKey

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 
-from agent_runs.client.links import load_tokens
-from agent_runs.client.paperclip_pages import PaperclipPages
+from agent_runs.client.links import PaperclipPages, load_tokens
 from agent_runs.client.settings import ClientSettings
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.access import Access

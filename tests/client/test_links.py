@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_runs.client.paperclip_pages import PaperclipPages
+from agent_runs.client.links import PaperclipPages
 
 AGENT, RUN, TASK = (f"{digit * 8}-aaaa-4bbb-8ccc-{digit * 12}" for digit in "123")
 PAGES = PaperclipPages("https://paperclip.example/")
