@@ -327,8 +327,8 @@ def _callers() -> dict[str, Callable[[], Scenario]]:
         await fetch_outcome(await run.attach_later_wake("task"), collect=True)
 
     return {
-        "joined": lambda: _later_wakes("task", times=2),
-        "busy": lambda: _later_wakes("another task", times=2),
+        "joined": lambda: _later_wakes("task"),
+        "busy": lambda: _later_wakes("another task"),
         "token-rotated": lambda: _token_rotated(answer_with(lambda _: True)),
         "token-not-seen": lambda: _token_rotated(answer_with(lambda _: False)),
         "token-refused": lambda: _token_rotated(fail_with(SealedFieldUnreadable("another key"))),
@@ -342,13 +342,13 @@ def _callers() -> dict[str, Callable[[], Scenario]]:
     }
 
 
-def _later_wakes(task: str, *, times: int) -> Scenario:
-    """Later wakes while the agent runs: those of its task join, others are refused and leave no event."""
+def _later_wakes(task: str) -> Scenario:
+    """Two later wakes while the agent runs: those of its task join, others are refused and leave no event."""
     agent = FakeAgent()
 
     async def callers(run: RecordedRun) -> None:
         await agent.started.wait()
-        for _ in range(times):
+        for _ in range(2):
             await run.attach_later_wake(task)
         await agent.end()
         await run.collect()
@@ -368,7 +368,8 @@ def _token_rotated(rotate: Answer, *, has_api_proxy: bool = True) -> Scenario:
         await agent.started.wait()
         for _ in range(2):
             await run.attach_later_wake("task")
-        await _until_scheduled(run.handle, "rotate_token", times=2 if has_api_proxy else 0)
+        if has_api_proxy:
+            await _until_rotations(run.handle, 2)
         await agent.end()
         await run.collect()
 
@@ -410,7 +411,7 @@ def _token_at_the_end() -> Scenario:
     async def callers(run: RecordedRun) -> None:
         await agent.started.wait()
         await run.attach_later_wake("task")
-        await _until_scheduled(run.handle, "rotate_token", times=1)
+        await _until_rotations(run.handle, 1)
         await agent.end()
         await run.collect()
 
@@ -418,12 +419,9 @@ def _token_at_the_end() -> Scenario:
     return Scenario(request(retention=DAY), steps, callers)
 
 
-async def _until_scheduled(handle: Handle, step: str, *, times: int) -> None:
-    """Returns once the activity has been scheduled `times` times."""
-    left = times
-    if not left:
-        return
+async def _until_rotations(handle: Handle, count: int) -> None:
+    """Returns once so many rotations of the token have been scheduled."""
     async for event in handle.fetch_history_events(wait_new_event=True):
-        left -= event.activity_task_scheduled_event_attributes.activity_type.name == step
-        if not left:
+        count -= event.activity_task_scheduled_event_attributes.activity_type.name == "rotate_token"
+        if not count:
             return

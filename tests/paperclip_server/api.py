@@ -203,55 +203,41 @@ class Api:
 
     # waiting
 
-    async def wait_until(
-        self, question: Callable[[], Any], what: str, limit: timedelta = TIMEOUT, *, tolerate_outage: bool = False
-    ) -> Any:
-        """Calls `question` until its answer is true, and returns that.
-
-        Args:
-            tolerate_outage: ignore errors of a server that does not answer.
-        """
-        answer: Any = None
+    async def wait_until(self, question: Callable[[], Any], what: str, limit: timedelta = TIMEOUT) -> Any:
+        """Calls `question` until its answer is true, and returns that."""
         try:
             async with asyncio.timeout(limit.total_seconds()):
-                while True:
-                    try:
-                        if answer := await question():
-                            return answer
-                    except (ApiError, aiohttp.ClientError, TimeoutError, OSError):
-                        if not tolerate_outage:
-                            raise
+                while not (answer := await question()):  # noqa: ASYNC110 - of another process
                     await asyncio.sleep(POLL_INTERVAL.total_seconds())
+                return answer
         except TimeoutError:
             raise AssertionError(f"not within {limit.total_seconds():.0f} s: {what}") from None
 
-    async def next_run(
-        self, company: str, issue: str, after: int = 0, agent: str | None = None, limit: timedelta = TIMEOUT
-    ) -> str:
+    async def next_run(self, company: str, issue: str, after: int = 0, agent: str | None = None) -> str:
         """The id of the issue's run number `after` + 1, once it exists."""
 
         async def run_id() -> str | None:
             runs = await self.runs(company, issue, agent)
             return str(runs[after]["id"]) if len(runs) > after else None
 
-        return str(await self.wait_until(run_id, f"run {after + 1} of issue {issue}", limit))
+        return str(await self.wait_until(run_id, f"run {after + 1} of issue {issue}"))
 
-    async def wait_ended(self, run: str, limit: timedelta = TIMEOUT) -> Object:
+    async def wait_ended(self, run: str) -> Object:
         """The run, once it has ended."""
 
         async def ended_run() -> Object | None:
             found = await self.run(run)
             return found if found["status"] in ENDED else None
 
-        found: Object = await self.wait_until(ended_run, f"the end of run {run}", limit)
+        found: Object = await self.wait_until(ended_run, f"the end of run {run}")
         return found
 
-    async def wait_logged(self, run: str, words: str, limit: timedelta = TIMEOUT) -> list[Entry]:
+    async def wait_logged(self, run: str, words: str) -> list[Entry]:
         """The log, once one of its records contains `words`."""
 
         async def matching_log() -> list[Entry] | None:
             log = await self.log(run)
             return log if any(words in entry.chunk for entry in log) else None
 
-        found: list[Entry] = await self.wait_until(matching_log, f"{words!r} in the log of run {run}", limit)
+        found: list[Entry] = await self.wait_until(matching_log, f"{words!r} in the log of run {run}")
         return found

@@ -114,6 +114,17 @@ class ScriptedAgent:
     agent: str
     program: AgentProgram
 
+    async def fail_and_retry(self) -> str:
+        """A run that fails and is retried as by the board's button; the id of the retry, which succeeds."""
+        self.program.set_plan(AgentPlan(lines=2, reports={}, error=404))
+        api, issue = self.instance.api, await self.instance.issue(self.agent, "Fail, then retry")
+        run = await api.wait_ended(await self.instance.run(issue, agent=self.agent))
+        self.program.set_plan(AgentPlan())
+        retried = str(await api.wait_until(lambda: api.retry(self.agent, run["id"]), "Paperclip accepts a retry"))
+        again = await api.wait_ended(retried)
+        assert again["status"] == "succeeded", again["error"]
+        return retried
+
 
 @dataclass
 class Environment:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import aiohttp
 
 from dev_stack.plan import ROOT
-from dev_stack.subprocesses import Child, Program, tail_of
+from dev_stack.subprocesses import Child, Program
 from tests.paperclip_server.installation import node_home, unprivileged
 from tests.paperclip_server.sandbox import Sandbox
 from tests.support.ports import free_port
@@ -155,9 +155,6 @@ class Server:
             **({"NODE_EXTRA_CA_CERTS": trust} if Path(trust).exists() else {}),
             **self.environment,
         }
-
-    def last_output(self) -> str:
-        return tail_of(self.log)
 
 
 @asynccontextmanager

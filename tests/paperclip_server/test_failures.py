@@ -95,15 +95,8 @@ def recovered_meanwhile(instance: Instance, issue: str) -> bool:
 @scenario(Schedule.CONCURRENT)
 async def test_a_failed_run_can_be_retried_by_a_person(env: Environment) -> None:
     instance = await env.instance(READABLE)
-    ada = await instance.create_scripted_agent("Retried", Plan(lines=2, reports={}, error=404))
-    issue = await instance.issue(ada.agent, "Fail, then retry")
-    run = await instance.api.wait_ended(await instance.run(issue, agent=ada.agent))
-    ada.program.set_plan(Plan())
-    retried = await instance.api.wait_until(
-        lambda: instance.api.retry(ada.agent, run["id"]), "Paperclip accepts a retry"
-    )
-    again = await instance.api.wait_ended(retried)
-    assert again["status"] == "succeeded", again["error"]
+    ada = await instance.create_scripted_agent("Retried")
+    await ada.fail_and_retry()
 
 
 @scenario(Schedule.CONCURRENT)

@@ -10,7 +10,6 @@ from tests.paperclip_server.environment import (
     OVERRIDE,
     Environment,
     Instance,
-    ScriptedAgent,
     events,
     parse_as_opencode,
     parse_in_ui,
@@ -111,26 +110,14 @@ async def test_a_failed_run_of_paperclips_own_type_leaves_a_task_that_a_comment_
     woken = await woken_by(instance, issue, comment["id"])
     assert woken["status"] == "succeeded", woken["error"]
     assert (await instance.api.read_issue(issue))["status"] == "done"
-    await retry_starts_afresh(instance, ada)
+    # A retry, unlike a comment, begins a new session: Paperclip's rule for its own types.
+    retried = await ada.fail_and_retry()
+    last = ada.program.starts()[-1]
+    assert (last["run"], last["resumed"]) == (retried, None)
 
 
 async def is_not_held(instance: Instance, issue: str) -> bool:
     return (await instance.api.read_issue(issue)).get("executionBlocker") is None
-
-
-async def retry_starts_afresh(instance: Instance, ada: ScriptedAgent) -> None:
-    """Retry of a failed run, unlike a comment, begins a new session: Paperclip's rule for its own types."""
-    ada.program.set_plan(Plan(lines=2, reports={}, error=404))
-    issue = await instance.issue(ada.agent, "Fail, then retry")
-    run = await instance.api.wait_ended(await instance.run(issue, agent=ada.agent))
-    ada.program.set_plan(Plan())
-    retried = await instance.api.wait_until(
-        lambda: instance.api.retry(ada.agent, run["id"]), "Paperclip accepts a retry"
-    )
-    again = await instance.api.wait_ended(retried)
-    assert again["status"] == "succeeded", again["error"]
-    assert ada.program.starts()[-1]["run"] == retried
-    assert ada.program.starts()[-1]["resumed"] is None
 
 
 @scenario(Schedule.CONCURRENT)

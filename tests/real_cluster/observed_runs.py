@@ -99,14 +99,14 @@ class ObservedRun:
     async def outcome(self) -> Outcome:
         return await outcome_at_close(self.ticket.handle(self.system.stack.client))
 
-    async def until_steps(self, steps: int = 2, attempt: int = 1) -> Pod:
-        """The attempt's pod, once so many steps are stored, by a worker in another process."""
-        return await self.unless_ended(self._until_steps(steps, attempt))
+    async def until_steps(self) -> Pod:
+        """The first attempt's pod, once two steps are stored, by a worker in another process."""
+        return await self.unless_ended(self._until_steps())
 
-    async def _until_steps(self, steps: int, attempt: int) -> Pod:
-        pod = await self.observer.started_pod(attempt)
-        notifier = self.system.store.notifier(self.key(attempt))
-        while len(await self.finished_steps(attempt)) < steps:
+    async def _until_steps(self) -> Pod:
+        pod = await self.observer.started_pod(1)
+        notifier = self.system.store.notifier(self.key())
+        while len(await self.finished_steps()) < 2:
             await notifier.wait_for_change(notifier.changes, timedelta(milliseconds=200))
         return pod
 

@@ -37,6 +37,7 @@ from tests.conftest import FIXTURES
 from tests.support.claims import data_claim
 from tests.support.policies import anything_allowed
 from tests.support.sqlite import sqlite_url
+from tests.transcript.event_lines import step_finish, step_start, text
 
 OTHER_PROCESS_POLL = timedelta(milliseconds=200)
 """Between two reads of a store that another process may write to: its notifier reaches only its own process."""
@@ -231,6 +232,12 @@ def replay_script(capture: str) -> str:
     """A script that writes what the real OpenCode wrote in this capture."""
     events = FIXTURES / "opencode" / capture / "events.jsonl"
     return f"cat > /dev/null\ncat {shlex.quote(str(events))}"
+
+
+def answer_script(words: str) -> str:
+    """A command that writes what OpenCode writes of one step with this answer."""
+    lines = (step_start(), text(words), step_finish("stop"))
+    return "; ".join(f"echo {shlex.quote(line.decode())}" for line in lines)
 
 
 def attempt_key(raw: dict[str, Any], attempt: int = 1) -> AttemptKey:

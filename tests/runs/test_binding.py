@@ -21,15 +21,9 @@ from agent_runs.contracts.identity import (
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, RunStart, SealedCheck
 from agent_runs.paperclip.sealing import Sealer, SealingKey, load_or_create
-from tests.runs.system import System, open_system
+from tests.runs.system import System, answer_script, open_system
 
-DONE: Final = """\
-cat > /dev/null
-event() { printf '{"type":"%s","timestamp":1,"sessionID":"ses_1","part":{"messageID":"msg_1",%s}}\\n' "$1" "$2"; }
-event step_start '"type":"step-start"'
-event text '"type":"text","text":"done"'
-event step_finish '"type":"step-finish","reason":"stop","cost":0,"tokens":{"input":1,"output":1}'
-"""
+DONE: Final = f"cat > /dev/null\n{answer_script('done')}\n"
 CANARY: Final = "canary-of-the-victim"
 
 

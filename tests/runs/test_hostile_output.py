@@ -3,19 +3,10 @@
 import pytest
 
 from agent_runs.client.outcome import outcome_at_close
-from tests.runs.system import System
+from tests.runs.system import System, answer_script
 from tests.support.ends import assert_verified
 
-FINISH = (
-    '{"type":"step_finish","timestamp":1,"sessionID":"ses_1","part":{"id":"prt_9","messageID":"msg_1","type":"step-finish",'
-    '"reason":"stop","tokens":{"input":5,"output":2,"reasoning":0,"cache":{"read":0,"write":0}},"cost":0.5}}'
-)
-TEXT = (
-    '{"type":"text","timestamp":1,"sessionID":"ses_1","part":{"id":"prt_8","messageID":"msg_1","type":"text",'
-    '"text":"still here"}}'
-)
-START = '{"type":"step_start","timestamp":1,"sessionID":"ses_1","part":{"id":"prt_7","messageID":"msg_1"}}'
-ANSWER = f"echo '{START}'; echo '{TEXT}'; echo '{FINISH}'"
+ANSWER = answer_script("still here")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Agents that must end: by a deadline, by silence, by a cancel, or because they are left over from an earlier run."""
 
 import asyncio
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.kube.ownership import job_ref
-from tests.runs.system import System, attempt_key
+from tests.runs.system import System, answer_script, attempt_key
 from tests.support.ends import assert_verified
-from tests.transcript.event_lines import step_finish, step_start, text
 
 EXITS_ON_SIGTERM = "cat > /dev/null; trap 'echo goodbye; exit 143' TERM; echo hello; while :; do sleep 0.1; done"
 IGNORES_SIGTERM = "cat > /dev/null; trap '' TERM; echo hello; while :; do sleep 0.1; done"
@@ -104,9 +102,7 @@ async def test_a_silent_agent_is_stopped_and_its_processes_are_named(system: Sys
 
 
 async def test_opencode_that_does_not_exit_after_its_last_step_has_succeeded(system: System) -> None:
-    lines = [step_start(), text("The work is finished."), step_finish("stop")]
-    said = "; ".join(f"echo {shlex.quote(line.decode())}" for line in lines)
-    raw = system.agent(f"cat > /dev/null; {said}; sleep 600")
+    raw = system.agent(f"cat > /dev/null; {answer_script('The work is finished.')}; sleep 600")
     raw["config"] |= {"silenceTimeoutSec": 2}
     outcome = await system.outcome(raw)
     assert (outcome.failure, outcome.summary) == (None, "The work is finished.")

@@ -81,9 +81,6 @@ class CanaryRun:
             await self.system.until_stored(self.raw, len(lines) + 1)
             lines = await self.system.lines(self.raw)
 
-    async def until_quoted(self, attempt: int = 1) -> None:
-        await self.system.until_stored(self.raw, 20, attempt)
-
     async def start(self) -> Ticket:
         return await self.system.start(self.raw)
 
@@ -99,9 +96,9 @@ class CanaryRun:
         self.kept["open run"] = (await handle.describe()).raw_description.SerializeToString()
         self.kept["details of the open run"] = str(await handle.query("__temporal_workflow_metadata")).encode()
 
-    async def lose_pod(self, attempt: int = 1) -> None:
+    async def lose_pod(self) -> None:
         kubernetes = self.system.kubernetes
-        job = await kubernetes.read_job("default", attempt_key(self.raw, attempt).job_name)
+        job = await kubernetes.read_job("default", attempt_key(self.raw).job_name)
         assert job is not None
         (pod,) = await kubernetes.pods_of(job_ref(job))
         await kubernetes.delete_pod("default", pod.metadata.name, pod.metadata.uid, timedelta(seconds=1))
@@ -141,7 +138,7 @@ async def is_refused(run: CanaryRun) -> Ticket:
 async def is_cancelled(run: CanaryRun) -> Ticket:
     run.agent(run.waits())
     ticket = await run.start()
-    await run.until_quoted()
+    await run.system.until_stored(run.raw, 20)
     await run.until_reported(ticket)
     await run.keep(ticket)
     await cancel(ticket.handle(run.system.temporal), "wrong branch")

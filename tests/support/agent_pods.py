@@ -20,9 +20,8 @@ def agent_pod(
     namespace: str,
     command: Sequence[str],
     *,
-    grace: int = 2,
     max_unread: int = 60,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Secret and Job, laid out as those of agent runs."""
     secret = {
@@ -46,12 +45,12 @@ def agent_pod(
             {"name": "secret", "mountPath": str(Path(SIDECAR_FILE).parent), "readOnly": True},
         ],
     }
-    options = ["--stdin", "/dev/null", "--out", OUTPUT_DIRECTORY, "--dir", "/tmp", "--grace", str(grace), "--"]
+    options = ["--stdin", "/dev/null", "--out", OUTPUT_DIRECTORY, "--dir", "/tmp", "--grace", "2", "--"]
     agent = {
         "name": "opencode",
         "image": "busybox:1.36",
         "command": ["sh", "/agent-run/secret/runner.sh", *options, *map(literal, command)],
-        "env": [{"name": key, "value": literal(value)} for key, value in (env or {}).items()],
+        "env": [{"name": key, "value": literal(value)} for key, value in env.items()],
         "volumeMounts": [output, {"name": "secret", "mountPath": "/agent-run/secret", "readOnly": True}],
     }
     volumes = [
@@ -59,7 +58,7 @@ def agent_pod(
         {"name": "output", "emptyDir": {}},
         {"name": "control", "emptyDir": {}},
     ]
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace + 5, "volumes": volumes}
+    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 7, "volumes": volumes}
     return secret, {
         "apiVersion": "batch/v1",
         "kind": "Job",
