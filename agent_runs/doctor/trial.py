@@ -192,7 +192,6 @@ def _question(planned: Planned) -> Sequence[str]:
 
 
 def _without_claim(volume: dict[str, Any], claim: str) -> dict[str, Any]:
-    """The volume, empty if it is of this claim."""
     theirs = volume.get("persistentVolumeClaim", {}).get("claimName")
     return {"name": volume["name"], "emptyDir": {}} if theirs == claim else volume
 

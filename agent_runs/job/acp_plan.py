@@ -92,7 +92,6 @@ def acp_start(
 def driver_profile(
     profile: AgentProfile, mode: str | None, servers: list[dict[str, Any]], config: RunConfig
 ) -> dict[str, Any]:
-    """What the driver needs to know of the profile."""
     return {
         "authenticate": profile.authenticate,
         "mode": mode if profile.set_mode else None,

@@ -43,7 +43,6 @@ class AgentPodSettings:
     agents: Mapping[str, AgentProfile] = field(default_factory=dict)
 
     def completed(self, config: RunConfig, own_pod: Mapping[str, Any] | None) -> Self:
-        """These settings, completed from the agent's configuration and the worker's own pod."""
         return replace(
             self,
             paperclip_api_url=config.paperclip_api_url or self.paperclip_api_url,

@@ -98,7 +98,6 @@ def _acp_plan(
     settings: AgentPodSettings,
     proxy: ApiProxy | None,
 ) -> JobPlan:
-    """The plan for an agent that speaks ACP."""
     profile = profile_of(input.config, settings.agents)
     start = acp_start(
         input,
@@ -141,7 +140,6 @@ def acp_keep_warm_sec(config: RunConfig, profile: AgentProfile, proxy: ApiProxy 
 def merged_config(
     input: CreateJob, secrets: Secrets, mcp_servers: dict[str, dict[str, Any]], opencode: dict[str, Any]
 ) -> Merged:
-    """The OpenCode configuration of the run."""
     config = input.config
     return merge(
         model=config.model,

@@ -352,7 +352,6 @@ def _secret_volumes(spec: Mapping[str, Any]) -> dict[str | None, Mapping[str, An
 
 
 def _holds(mount_path: str, file: str) -> bool:
-    """Whether the file is at or below this mount path."""
     folder = posixpath.normpath(mount_path)
     return posixpath.normpath(file) == folder or posixpath.normpath(file).startswith(f"{folder.rstrip('/')}/")
 

@@ -30,7 +30,6 @@ async def inherited_pod(cluster: Cluster, inheritance: Inheritance) -> Mapping[s
 
 
 def deployment_namespace(cluster: Cluster, choice: DeploymentChoice) -> str:
-    """Return the namespace of Paperclip's Deployment."""
     return choice.namespace or cluster.own_namespace or cluster.namespace
 
 

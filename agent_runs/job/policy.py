@@ -202,7 +202,6 @@ class Policy:
 
     @property
     def data(self) -> DataRules:
-        """What agents get of the data volume."""
         allowed = self.allowed
         return DataRules(allowed.whole_data_volume, allowed.workspaces, allowed.shared_folders)
 

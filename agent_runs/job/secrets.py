@@ -22,7 +22,7 @@ ARGUMENT_LIMIT: Final = 128 * 1024
 """Bytes of `NAME=value` with its NUL, or of one argument. Source: Linux MAX_ARG_STRLEN; more fails with E2BIG."""
 PROMPT_KEY: Final = "prompt"
 RUNNER_KEY: Final = basename(RUNNER_FILE)
-SCRIPT_KEYS: Final = (RUNNER_KEY, "processes.sh", "prepare.sh", "work.sh")
+SCRIPT_KEYS: Final = (RUNNER_KEY, "processes.sh", "prepare.sh")
 """The runner, and the scripts that it needs beside it."""
 SERVE_KEY: Final = "serve.sh"
 TURN_KEY: Final = "turn.json"
@@ -90,7 +90,6 @@ def token_files(run_id: str, token: str, tools_token: str | None) -> dict[str, b
 
 
 def variable_key(name: str) -> str:
-    """Return the key of an environment variable in the run Secret."""
     return f"{ENVIRONMENT_PREFIX}{name}"
 
 

@@ -56,14 +56,12 @@ _OUR_VOLUMES: Final = {
 
 
 def volumes(pod: AgentPod) -> list[dict[str, Any]]:
-    """All volumes of the pod, each once."""
     inherited = [volume for volume, _ in _inherited(pod.input.profile)]
     ours = _pod_volumes(pod) + _sidecar_volumes(pod)
     return ours + _deduplicated(inherited) + _extra_volumes(pod.input)
 
 
 def agent_mounts(pod: AgentPod) -> list[dict[str, Any]]:
-    """What the agent's container mounts."""
     own = _own_mounts(pod.input, pod.settings) + inherited_mounts(pod.input.profile)
     return _with_extra_mounts(pod.input, own)
 
@@ -263,7 +261,6 @@ def _extra_volumes(input: CreateJob) -> list[dict[str, Any]]:
 
 
 def _with_extra_mounts(input: CreateJob, mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the mounts with those of the agent's extra volumes."""
     taken, extra = {mount["mountPath"] for mount in mounts}, []
     for index, each in enumerate(input.config.extra_volumes or ()):
         path = posixpath.normpath(each["mountPath"])
@@ -281,5 +278,4 @@ def _volume_name(name: str) -> str:
 
 
 def _deduplicated(volumes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each volume once, however often it is mounted."""
     return list({volume["name"]: volume for volume in volumes}.values())

@@ -230,7 +230,6 @@ class Cluster:
     # Jobs
 
     async def read_job(self, namespace: str, name: str) -> Job | None:
-        """Return the Job, None when there is none."""
         return await self._read(Job, "jobs.batch", _batch(namespace, "jobs", name))
 
     async def create_job(self, manifest: Manifest) -> Job:
@@ -333,7 +332,6 @@ class Cluster:
         return None if watch is None else watch.refusal
 
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Return the pod, None when there is none."""
         return await self._read(Pod, "pods", _core(namespace, "pods", name))
 
     async def stop_pod(self, namespace: str, name: str, uid: str) -> bool:
@@ -486,7 +484,6 @@ class Cluster:
         return await self._get_optional("storageclasses.storage.k8s.io", path) is not None
 
     async def read_claim(self, namespace: str, name: str) -> Claim | None:
-        """Return the claim, None when there is none."""
         return await self._read(Claim, "persistentvolumeclaims", _core(namespace, "persistentvolumeclaims", name))
 
     # logs

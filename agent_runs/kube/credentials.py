@@ -104,7 +104,6 @@ class ApiAccess:
 
     @property
     def configuration(self) -> Configuration:
-        """The official client's."""
         return self.credentials.configuration
 
 

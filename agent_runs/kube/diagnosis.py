@@ -149,7 +149,6 @@ class Failing:
     message: str
 
     def as_error(self) -> RunError:
-        """The failure as an exception."""
         return self.error(self.message)
 
 

@@ -30,8 +30,6 @@ class OwnerReference(ApiObject, frozen=True):
 
 
 class Metadata(ApiObject, frozen=True):
-    """Names, labels, owners and times of an object."""
-
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -109,15 +107,11 @@ class Container(ApiObject, frozen=True):
 
 
 class PodSpec(ApiObject, frozen=True):
-    """Where the pod was placed, and what its containers may use."""
-
     node_name: str = ""
     containers: tuple[Container, ...] = ()
 
 
 class PodStatus(ApiObject, frozen=True):
-    """What scheduler and kubelet report about a pod."""
-
     phase: str = ""
     reason: str = ""
     message: str = ""

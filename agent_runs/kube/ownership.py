@@ -37,7 +37,6 @@ _OWNER: Final = (*OURS, COMPANY, AGENT, RUN, ATTEMPT)
 
 
 def owner_labels(attempt: AttemptKey) -> dict[str, str]:
-    """Return the labels that identify an object's owner."""
     run = attempt.run
     return {
         **OURS,
@@ -49,7 +48,6 @@ def owner_labels(attempt: AttemptKey) -> dict[str, str]:
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """Return a label selector for objects that have all of these labels."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
@@ -64,7 +62,6 @@ def same_owner(existing: Mapping[str, str], ours: Mapping[str, str]) -> bool:
 
 
 def belongs_to(metadata: Metadata, attempt: AttemptKey) -> bool:
-    """Return whether an existing object was created for this attempt."""
     return same_owner(metadata.labels, owner_labels(attempt))
 
 
@@ -74,7 +71,6 @@ def ours(metadata: Metadata) -> bool:
 
 
 def job_ref(job: Job, *, adopted: bool = False) -> JobRef:
-    """Return the reference by which later steps address this very Job."""
     return JobRef(
         namespace=job.metadata.namespace,
         name=job.metadata.name,
@@ -95,5 +91,4 @@ def content_digest(content: Mapping[str, bytes]) -> str:
 
 
 def secret_data(content: Mapping[str, bytes]) -> dict[str, str]:
-    """Encode `content` as a Secret's `data`."""
     return {key: base64.b64encode(value).decode() for key, value in content.items()}
