@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from agent_runs.cli import display, keys, run_list, runs, serve
     from agent_runs.cli import doctor as doctor_command
     from agent_runs.cli import replay as replay_command
-    from agent_runs.client import fleet as filters
+    from agent_runs.client import run_list as filters
 else:
-    filters = lazy("agent_runs.client.fleet")
+    filters = lazy("agent_runs.client.run_list")
     display, doctor_command, keys, replay_command, run_list, runs, serve = (
         lazy(f"agent_runs.cli.{name}") for name in ("display", "doctor", "keys", "replay", "run_list", "runs", "serve")
     )

@@ -21,8 +21,8 @@ from agent_runs.cli.runs_table import runs_table
 from agent_runs.cli.transcripts import read_in_time, usage_of
 from agent_runs.client.amounts import cost_text, short_count
 from agent_runs.client.connection import connect
-from agent_runs.client.fleet import FleetUnavailable, InvalidFilter, RunFilter, list_page
 from agent_runs.client.obstacles import obstacles_of_runs
+from agent_runs.client.run_list import InvalidFilter, RunFilter, RunsUnavailable, list_page
 from agent_runs.client.runs import RunSummary, list_runs
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import RunKey
@@ -105,7 +105,7 @@ async def _redraw(client: Client, settings: ClientSettings, wanted: RunFilter, d
             try:
                 runs = (await list_page(client, wanted, limit=TOP_RUNS)).runs
                 rows, note = await rows_of(settings, runs)
-            except FleetUnavailable as error:
+            except RunsUnavailable as error:
                 note = f"{error}; this is what was known before"
             live.update(screen(rows, note, display.console.width, display.console.height), refresh=True)
             await asyncio.sleep(REDRAW_INTERVAL.total_seconds())

@@ -16,9 +16,9 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from agent_runs.client.amounts import cost_text, duration_text, money, short_count
-from agent_runs.client.fleet import FAILURE_CODES
-from agent_runs.client.fleet import PHASES as RUN_PHASES
 from agent_runs.client.links import PaperclipPages
+from agent_runs.client.run_list import FAILURE_CODES
+from agent_runs.client.run_list import PHASES as RUN_PHASES
 from agent_runs.client.runs import FAILED_PHASES
 from agent_runs.transcript.entries import Entry, Limits, entry, visible_line
 from agent_runs.transcript.events import printable

@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
-from agent_runs.client.fleet import FleetUnavailable, RunFilter, RunPage, list_page
 from agent_runs.client.links import web_ui_url
 from agent_runs.client.obstacles import Obstacle, obstacles_of_runs, read_obstacles
 from agent_runs.client.outcome import fetch_outcome, request_cancel
+from agent_runs.client.run_list import RunFilter, RunPage, RunsUnavailable, list_page
 from agent_runs.client.runs import RunSummary, find_by_key
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step, read_timeline
@@ -64,7 +64,7 @@ class RunInfoSource(Protocol):
         """A page of runs.
 
         Raises:
-            FleetUnavailable: Temporal does not answer.
+            RunsUnavailable: Temporal does not answer.
         """
         ...
 
@@ -85,8 +85,8 @@ class NoRunInfo:
         raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:  # noqa: ARG002 (the port's)
-        """Always raises FleetUnavailable."""
-        raise FleetUnavailable("This service is not connected to Temporal")
+        """Always raises RunsUnavailable."""
+        raise RunsUnavailable("This service is not connected to Temporal")
 
     async def cancel(self, run: RunKey, reason: str) -> bool:  # noqa: ARG002 (the port's)
         """Always raises RunInfoUnavailable."""

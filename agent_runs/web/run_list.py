@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Self, TypeVar
 from urllib.parse import quote
 
-from agent_runs.client.fleet import PAGE_RUNS, FleetUnavailable, RunFilter
+from agent_runs.client.run_list import PAGE_RUNS, RunFilter, RunsUnavailable
 from agent_runs.client.runs import RunSummary
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import RunKey
@@ -152,7 +152,7 @@ class RunLists:
         if cursor is None or not cursor.startswith(_BY_TIME):
             try:
                 page = await self._source.list_page(wanted, cursor)
-            except FleetUnavailable as error:
+            except RunsUnavailable as error:
                 return await self._from_store(wanted, None, str(error))
             usage = await self._answered(self._store.fleet.usage([run.key.name for run in page.runs]))
             known, obstacles = usage or {}, page.obstacles

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from agent_runs.client.fleet import InvalidFilter, RunFilter
+from agent_runs.client.run_list import InvalidFilter, RunFilter
 from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.operators import Operators, bearer
 from agent_runs.web.refusals import OFF, SIGN_IN, Refusals, accepts_html, with_forms

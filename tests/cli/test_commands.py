@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agent_runs.client.fleet import RunFilter
+from agent_runs.client.run_list import RunFilter
 from agent_runs.contracts.identity import RunKey
 from agent_runs.paperclip.sealing import PublicKey, load_or_create
 from agent_runs.transcript.tokens import Tokens

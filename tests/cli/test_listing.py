@@ -29,7 +29,7 @@ from agent_runs.cli.program import Refused
 from agent_runs.cli.run_list import parse_filters, rows_of, screen, summary
 from agent_runs.cli.runs_table import COLUMNS, LEFT_OUT, LEFT_OUT_LAST, elapsed_text, runs_table
 from agent_runs.client.amounts import cost_text, short_count
-from agent_runs.client.fleet import FAILURE_CODES
+from agent_runs.client.run_list import FAILURE_CODES
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, AttemptKey, RunKey
 from agent_runs.transcript.store import Line, TranscriptStore

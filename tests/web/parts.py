@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 
 from agent_runs.client import links
-from agent_runs.client.fleet import PAGE_RUNS, FleetUnavailable, RunFilter, RunPage
 from agent_runs.client.obstacles import Obstacle
+from agent_runs.client.run_list import PAGE_RUNS, RunFilter, RunPage, RunsUnavailable
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step
@@ -96,7 +96,7 @@ class FakeRunInfo:
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
         """The runs from the cursor on, a page of them; filters are Temporal's."""
         if self.down:
-            raise FleetUnavailable("Temporal does not answer")
+            raise RunsUnavailable("Temporal does not answer")
         self.asked.append((wanted, cursor))
         start = int(cursor or b"0")
         end = start + PAGE_RUNS

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent_runs.client.fleet import PAGE_RUNS, RunFilter
+from agent_runs.client.run_list import PAGE_RUNS, RunFilter
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import RunKey

@@ -57,7 +57,7 @@ class InvalidFilter(ValueError):
         self.name = name
 
 
-class FleetUnavailable(Exception):
+class RunsUnavailable(Exception):
     """Temporal does not answer."""
 
 
@@ -172,16 +172,16 @@ async def list_page(client: Client, wanted: RunFilter, cursor: bytes | None = No
     """List a page of runs.
 
     Raises:
-        FleetUnavailable: Temporal does not answer, or refuses the query.
+        RunsUnavailable: Temporal does not answer, or refuses the query.
     """
     try:
         async with asyncio.timeout(TEMPORAL_TIMEOUT.total_seconds()):
             found = client.list_workflows(list_query(wanted.condition), page_size=limit, next_page_token=cursor)
             await found.fetch_next_page()
     except TimeoutError:
-        raise FleetUnavailable("Temporal does not answer") from None
+        raise RunsUnavailable("Temporal does not answer") from None
     except RPCError as error:
-        raise FleetUnavailable(f"Temporal refused the query ({error.status.name})") from None
+        raise RunsUnavailable(f"Temporal refused the query ({error.status.name})") from None
     return RunPage([summary_of(execution) for execution in found.current_page or ()], found.next_page_token)
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from agent_runs.client.fleet import (
+from agent_runs.client.run_list import (
     AT_WORK,
     MAX_TEXT,
-    FleetUnavailable,
     InvalidFilter,
     RunFilter,
+    RunsUnavailable,
     list_page,
     parse_since,
     quoted,
@@ -124,7 +124,7 @@ async def test_a_server_that_refuses_is_reported_without_its_text(temporal: Clie
     class Broken(RunFilter):
         condition = "NoSuchAttribute = 1"
 
-    with pytest.raises(FleetUnavailable, match=r"^Temporal refused the query \(INVALID_ARGUMENT\)$"):
+    with pytest.raises(RunsUnavailable, match=r"^Temporal refused the query \(INVALID_ARGUMENT\)$"):
         await list_page(temporal, Broken())
 
 
