@@ -108,7 +108,7 @@ class Checks:
 
     def warnings(self, config: RunConfig) -> tuple[str, ...]:
         """What of a configuration its agent cannot do. The configuration has been checked."""
-        return () if config.agent == OPENCODE else agent_warnings(config, profile_of(config, self.agents))
+        return () if config.agent == OPENCODE else tuple(agent_warnings(config, profile_of(config, self.agents)))
 
     async def check_volume(self, config: RunConfig, workspace: str) -> None:
         """Refuse a workspace that no volume keeps, unless the configuration says that it may be lost.
@@ -145,12 +145,8 @@ def check_agent(config: RunConfig, profile: AgentProfile) -> None:
         )
 
 
-def agent_warnings(config: RunConfig, profile: AgentProfile) -> tuple[str, ...]:
+def agent_warnings(config: RunConfig, profile: AgentProfile) -> Iterator[str]:
     """A sentence for each field of the configuration that has no effect, or less than it says."""
-    return tuple(_warnings(config, profile))
-
-
-def _warnings(config: RunConfig, profile: AgentProfile) -> Iterator[str]:
     fields = RunConfig.model_fields
     for name in OPENCODE_ONLY:
         if getattr(config, name) != fields[name].default:

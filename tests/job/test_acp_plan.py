@@ -296,7 +296,7 @@ def config(name: str, **fields: Any) -> RunConfig:
     ],
 )
 def test_what_an_agent_cannot_do_is_said(name: str, fields: dict[str, Any], said: list[str]) -> None:
-    warnings = agent_warnings(config(name, **fields), PROFILES[name])
+    warnings = list(agent_warnings(config(name, **fields), PROFILES[name]))
     assert len(warnings) == len(said)
     assert all(text in warning for text, warning in zip(said, warnings, strict=True))
 
