@@ -130,8 +130,10 @@ def test_an_edit_that_replay_does_not_see_leaves_the_fingerprint_alone(edit: Edi
 
 
 def test_commands_cannot_hide_behind_another_name(tmp_path: Path) -> None:
-    hidden = edited(("waits.py", "from temporalio import workflow", "from temporalio.workflow import sleep"), tmp_path)
-    with pytest.raises(ValueError, match=r"waits\.py: call `workflow"):
+    hidden = edited(
+        ("activity_calls.py", "from temporalio import workflow", "from temporalio.workflow import sleep"), tmp_path
+    )
+    with pytest.raises(ValueError, match=r"activity_calls\.py: call `workflow"):
         fingerprint(hidden)
 
 
