@@ -3,7 +3,7 @@
 #
 #   sh runner.sh --stdin FILE --out DIR --dir WORKDIR --grace SECONDS [--api-variable NAME]... [--logins DIR]... \
 #     [--serve FILE] -- COMMAND ARGS...
-#   sh runner.sh --out DIR --work    lists the processes of the run (work.sh)
+#   sh runner.sh --out DIR --work    lists the processes of the run that works (processes.sh)
 #
 # OpenCode loses output when a pipe's reader is slow, ignores SIGTERM as pid 1, and gives its tools sessions of their
 # own. So the command writes to files, is never pid 1, and is ended together with all its descendants.
@@ -165,7 +165,10 @@ while [ $# -gt 0 ]; do
     --api-variable) api_variables="$api_variables $2" ;;
     --logins) logins="$logins $2" ;;
     --serve) serve=$2 ;;
-    --work) exec sh "$scripts/work.sh" "$out" ;;
+    --work)
+        list_processes "$out"
+        exit
+        ;;
     *) usage "unknown argument: $1" ;;
     esac
     [ $# -gt 1 ] || usage "needs a value: $1"
