@@ -134,7 +134,7 @@ async function helpers(): Promise<Finding[]> {
 }
 
 function check(code: string, level: Level, message: string, hint?: string): Finding {
-  return { code, level, message, ...(hint ? { hint } : {}) };
+  return { code, level, message, hint };
 }
 
 /** The checks that `work` gives; when it fails, `failure` with the reason. */

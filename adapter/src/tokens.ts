@@ -30,9 +30,10 @@ export function runUrl(base: string, run: string): string {
 
 /** A token for one run, by its name; `lifetime` is in seconds. Rejects with `ConfigurationError`, which never quotes the key. */
 export async function mint(run: string, settings: TokenSettings, lifetime = TOKEN_LIFETIME_SECONDS): Promise<string> {
-  return await new SignJWT({ sub: run, aud: AUDIENCE, iat: Math.floor(Date.now() / 1000) })
+  return await new SignJWT({ sub: run, aud: AUDIENCE })
     .setProtectedHeader({ alg: "HS256" })
-    .setExpirationTime(Math.floor(Date.now() / 1000) + lifetime)
+    .setIssuedAt()
+    .setExpirationTime(`${lifetime} s`)
     .sign(await readKey(settings.transcriptsKeyFile));
 }
 

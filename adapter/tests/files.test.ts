@@ -10,11 +10,10 @@ import type { PaperclipHelpers } from "../src/paperclip-helpers.ts";
 import { prepare } from "../src/request.ts";
 import { settingsFrom } from "../src/settings.ts";
 import { opened, sealer } from "./support/sealed.ts";
+import { PYTHON } from "./support/stack.ts";
 
 const CANARY = "canary-77c1";
-const ROOT = join(import.meta.dirname, "..", "..");
 const EXCHANGE = join(import.meta.dirname, "exchange.py");
-const PYTHON = process.env.PYTHON ?? join(ROOT, ".venv", "bin", "python");
 
 let home: string;
 let instance: string;

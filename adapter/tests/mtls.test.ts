@@ -10,9 +10,8 @@ import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { settingsFrom } from "../src/settings.ts";
 import { callOnce, disconnect, temporalFor } from "../src/temporal.ts";
-import { type DevServer, devServer, listening } from "./support/stack.ts";
+import { type DevServer, devServer, listening, PYTHON } from "./support/stack.ts";
 
-const PYTHON = process.env.PYTHON || join(import.meta.dirname, "..", "..", ".venv", "bin", "python");
 const CERTIFICATES = `
 import sys, trustme
 ca = trustme.CA()

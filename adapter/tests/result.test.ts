@@ -114,12 +114,6 @@ describe("a session", () => {
     const result = resultOf(outcome({ clearSession: true, sessionParams: null }), HERE);
     expect(result).toMatchObject({ clearSession: true, sessionParams: null, sessionId: null, sessionDisplayId: null });
   });
-
-  it("without a session id leaves the stored one", () => {
-    const result = resultOf(outcome({ sessionId: null, sessionParams: null }), HERE);
-    expect(result.clearSession).toBe(false);
-    expect(result).not.toHaveProperty("sessionParams");
-  });
 });
 
 describe("a started failure", () => {
@@ -137,11 +131,6 @@ describe("a started failure", () => {
     expect(resultOf(ended, HERE).resultJson).not.toHaveProperty("conversationContinuation");
     const blocked = resultOf(ended, { ...HERE, taskBlocked: true });
     expect(blocked.resultJson).toMatchObject({ conversationContinuation: "continue_conversation_v1" });
-  });
-
-  it("may name the earliest time of a retry", () => {
-    const ended = failed("provider_quota", "agent", { retryNotBefore: "2026-01-02T13:00:00Z" });
-    expect(resultOf(ended, HERE).retryNotBefore).toBe("2026-01-02T13:00:00Z");
   });
 
   it("that timed out is reported as timed out", () => {

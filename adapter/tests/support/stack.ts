@@ -23,6 +23,7 @@ import { disconnect, type Temporal, temporalFor } from "../../src/temporal.ts";
 import { KEY, sealer } from "./sealed.ts";
 
 const ROOT = join(import.meta.dirname, "..", "..", "..");
+export const PYTHON = process.env.PYTHON || join(ROOT, ".venv", "bin", "python");
 const KEYWORDS = ["AgentId", "CompanyId", "PaperclipRunId", "TaskKey", "Model", "RunPhase", "FailureKind"];
 
 export interface DevServer {
@@ -82,8 +83,7 @@ export async function standin(address: string, queue = `queue-${randomUUID()}`):
   const folder = mkdtempSync(join(tmpdir(), "adapter-standin-"));
   const sealingKeyFile = join(folder, "sealing-key.json");
   writeFileSync(sealingKeyFile, JSON.stringify(KEY));
-  const python = process.env.PYTHON || join(ROOT, ".venv", "bin", "python");
-  const child = spawn(python, ["-m", "tests.workflows.fake_worker_process", address, queue, folder], {
+  const child = spawn(PYTHON, ["-m", "tests.workflows.fake_worker_process", address, queue, folder], {
     cwd: ROOT,
     stdio: ["pipe", "pipe", "inherit"],
   });
