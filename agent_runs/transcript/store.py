@@ -424,15 +424,27 @@ class TranscriptStore:
         self, key: AttemptKey, after: int = 0, limit: int = PAGE_LINES, max_bytes: int = PAGE_BYTES
     ) -> list[Line]:
         """The next page in order of sequence: at most `limit` lines of `max_bytes` together, but at least one."""
-        later = *_of(key, lines.c), lines.c.sequence > after
+        return await self._page(key, lines.c.sequence > after, limit, max_bytes, last=False)
+
+    async def read_before(self, key: AttemptKey, before: int, limit: int, max_bytes: int) -> list[Line]:
+        """The page of the last lines before a sequence, in order of sequence, as large as one of `read`."""
+        return await self._page(key, lines.c.sequence < before, limit, max_bytes, last=True)
+
+    async def _page(
+        self, key: AttemptKey, part: ColumnElement[bool], limit: int, max_bytes: int, *, last: bool
+    ) -> list[Line]:
+        """The first or last lines of a part of an attempt."""
+        sequence = lines.c.sequence
 
         def fetch(connection: Connection) -> Sequence[Row[int, str, bytes, bool, datetime]]:
-            sizes_query = select(lines.c.sequence, func.length(lines.c.data)).where(*later).order_by(lines.c.sequence)
+            order = sequence.desc() if last else sequence.asc()
+            sizes_query = select(sequence, func.length(lines.c.data)).where(*_of(key, lines.c), part).order_by(order)
             sizes = connection.execute(sizes_query.limit(limit))
-            until = page_end(((sequence, size) for sequence, size in sizes), max_bytes)
-            if until is None:
+            end = page_end(((number, size) for number, size in sizes), max_bytes)
+            if end is None:
                 return []
-            page = select(*_LINE).where(*later, lines.c.sequence <= until).order_by(lines.c.sequence)
+            in_page = sequence >= end if last else sequence <= end
+            page = select(*_LINE).where(*_of(key, lines.c), part, in_page).order_by(sequence)
             return connection.execute(page).all()
 
         return [_line(row) for row in await self._database.read(fetch)]

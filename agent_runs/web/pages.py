@@ -167,21 +167,14 @@ class Pages:
         if not lines:
             return Window(None, None, earlier=last > 0, later=False), lines
         first, end = lines[0].sequence, lines[-1].sequence
-        earlier = first > 1 and bool(await self._before(key, first))
+        earlier = bool(await self._store.read_before(key, first, limit=1, max_bytes=1))
         return Window(first, end, earlier=earlier, later=end < last), lines
 
     async def _page(self, key: AttemptKey, after: int) -> list[Line]:
         return await self._store.read(key, after, limit=VIEW_LINES, max_bytes=VIEW_BYTES)
 
     async def _before(self, key: AttemptKey, before: int) -> list[Line]:
-        """The lines before a sequence, as many as fit. Sequences have gaps: the range grows until it has lines."""
-        range_size = VIEW_LINES
-        while True:
-            after = max(0, before - 1 - range_size)
-            lines = [line for line in await self._page(key, after) if line.sequence < before]
-            if lines or after == 0:
-                return lines
-            range_size *= 2
+        return await self._store.read_before(key, before, limit=VIEW_LINES, max_bytes=VIEW_BYTES)
 
 
 def _requested_attempt(request: Request) -> int | None:

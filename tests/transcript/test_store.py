@@ -173,6 +173,12 @@ async def test_pages_are_bounded_in_lines_and_bytes_and_lose_nothing(store: Tran
         assert len(page) == 1 or sum(len(kept.data) for kept in page) <= 9000
         seen += page
     assert seen == written
+    seen = []
+    while page := await store.read_before(key(), seen[0].sequence if seen else 201, limit=10, max_bytes=9000):
+        assert len(page) <= 10
+        assert len(page) == 1 or sum(len(kept.data) for kept in page) <= 9000
+        seen = page + seen
+    assert seen == written
 
 
 async def test_runs_are_listed_newest_first_with_their_counts(store: TranscriptStore) -> None:

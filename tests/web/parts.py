@@ -1,13 +1,15 @@
 """Shared by the tests of the pages: a service over one store, and run info as from Temporal."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
+from starlette.types import ASGIApp, Message
 
 from agent_runs.client import links
 from agent_runs.client.obstacles import Obstacle
@@ -146,6 +148,28 @@ async def site(folder: Path, port: int = 0, /, **more: object) -> AsyncIterator[
             yield running
     finally:
         await store.close()
+
+
+async def answered(
+    application: ASGIApp, path: str, headers: Mapping[str, str], query: str = "", sent: Callable[[], None] | None = None
+) -> bytes:
+    """What an application answers without a server, whose buffers would hide how much it sends; `sent` after a part."""
+    body = bytearray()
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("the reader sends nothing more")
+
+    async def send(message: Message) -> None:
+        body.extend(message.get("body", b""))
+        if sent is not None:
+            sent()
+
+    raw = [(name.lower().encode(), text.encode()) for name, text in headers.items()]
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": raw}
+    async with asyncio.timeout(60):
+        await application(scope, receive, send)
+    return bytes(body)
 
 
 def payloads() -> Iterator[str]:

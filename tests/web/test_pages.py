@@ -15,17 +15,37 @@ from typing import Any
 import aiohttp
 import pytest
 
+from agent_runs.client import links
 from agent_runs.client.obstacles import Obstacle
+from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.errors import PodScheduleFailed
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Peaks, Usage
 from agent_runs.transcript.fold import Fold
+from agent_runs.transcript.store import TranscriptStore
+from agent_runs.transcript.tokens import authorization
 from agent_runs.web.render import Templates
 from agent_runs.web.run_view import RunView
+from agent_runs.web.serving import application
 from agent_runs.web.usage import AttemptProgress
 from tests.support.cases import case
-from tests.web.parts import KEY, NOON, RUN, Site, event, hostile, key, line, run_info, site, text_event, tool
+from tests.web.parts import (
+    KEY,
+    NOON,
+    RUN,
+    FakeRunInfo,
+    Site,
+    answered,
+    event,
+    hostile,
+    key,
+    line,
+    run_info,
+    site,
+    text_event,
+    tool,
+)
 
 PAGE = f"/runs/{RUN}"
 HTML = {"Accept": "text/html,application/xhtml+xml"}
@@ -257,6 +277,21 @@ async def test_a_live_page_begins_at_the_newest_output(here: Site) -> None:
     page = await here.get(PAGE)
     assert on(page) == list(range(701, 1201))
     assert f'data-live="{RUN}/live?attempt=1&amp;after=1200"' in page
+
+
+async def test_the_newest_page_of_long_lines_ends_at_the_newest_line_and_none_is_skipped(tmp_path: Path) -> None:
+    settings = ClientSettings(sealing_key_file=tmp_path / "key.json")
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
+    source = FakeRunInfo(run_info("running"))
+    await store.append(key(), [line(n, text_event(f"{n} {'x' * 10_000}")) for n in range(1, 301)])
+    pages, headers = application(settings, store, source), authorization(links.load_tokens(settings).mint(KEY))
+    seen: list[int] = []
+    for query in ("at=end", "before=197", "before=93"):
+        page = (await answered(pages, PAGE, HTML | headers, query)).decode()
+        assert ("data-live" in page) == (query == "at=end")
+        seen = on(page) + seen
+    assert seen == list(range(1, 301))
+    await store.close()
 
 
 async def test_a_huge_output_is_cut_with_a_link_to_all_of_it(here: Site) -> None:
