@@ -20,7 +20,8 @@ MENTIONS: Final = 16
 
 _LOG: Final = re.compile(r"timestamp=\S+ level=(?P<level>[A-Z]+) ")
 _OLD_LOG: Final = re.compile(r"(?P<level>DEBUG|INFO|WARN|ERROR) +\d{4}-\d\d-\d\dT")
-_VALUE: Final = r'(?:"(?:[^"\\]|\\.)*"?|\S*)'
+_VALUE: Final = r'(?:"(?P<quoted>(?:[^"\\]|\\.)*)"?|(?P<plain>\S*))'
+_ESCAPED: Final = re.compile(r"\\(.)")
 _PERMISSION: Final = re.compile(r"!? *permission requested: (?P<what>.+?)(?:; auto-rejecting)?$")
 _SESSION_MISSING: Final = re.compile(
     r"""(?:message:\s*")?(?:\w*error:\s*)*(?:
@@ -135,13 +136,12 @@ def _add(mentions: list[str], mention: str) -> None:
 
 def _field(line: str, name: str) -> str | None:
     """The first value of `name` in a log line, unquoted."""
-    match = re.search(rf" {re.escape(name)}=({_VALUE})", line)
+    match = re.search(rf" {re.escape(name)}={_VALUE}", line)
     if match is None:
         return None
-    value = match[1]
-    if not value.startswith('"'):
-        return value
-    return value.strip('"').replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\")
+    if match["plain"] is not None:
+        return match["plain"]
+    return _ESCAPED.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], match["quoted"])
 
 
 def _session(text: str | None) -> str | None:

@@ -260,7 +260,7 @@ def _arguments(given: dict[str, Any], limit: int) -> dict[str, str | float]:
     for name, value in list(given.items())[:MAX_ARGUMENTS] if limit else ():
         text = value if _is_number(value) else _bounded(value, limit)[0]
         shown[visible_line(name, NAME_LIMIT)] = text
-        limit -= len(str(text))
+        limit = max(limit - len(str(text)), 0)
     if limit > 0 and (more := len(given) - MAX_ARGUMENTS) > 0:
         shown["…"] = f"{more} more"
     return shown

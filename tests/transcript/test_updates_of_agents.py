@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runs.transcript.entries import Entry, entry
+from agent_runs.transcript.entries import Entry, Limits, entry
 from agent_runs.web.paperclip_log import FORMATS, LogFormat, calls
 from tests.web import parts
 
@@ -92,3 +92,12 @@ def test_whatever_an_update_holds_is_shown_or_left_out(kind: str, value: object,
         assert shown is None or not {unicodedata.category(sign) for sign in shown.title + shown.body} & HIDDEN
         for log_format in FORMATS:
             read(log_format, each)
+
+
+def test_the_arguments_of_a_call_are_bounded_together() -> None:
+    given = {"first": "x" * 9, "number": 12345, "long": "y" * 100_000}
+    line = {"type": "tool_use", "part": {"tool": "write", "state": {"status": "completed", "input": given}}}
+    shown = entry(json.dumps(line).encode(), limits=Limits(arguments=10))
+    assert shown is not None
+    assert shown.call is not None
+    assert shown.call.arguments == {"first": "x" * 9, "number": 12345, "long": ""}

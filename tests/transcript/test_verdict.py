@@ -590,3 +590,12 @@ def test_an_agent_that_stays_after_its_whole_answer_has_succeeded(end: Container
     for unfinished in (FINISHED[:2], (*FINISHED, line("step_start")), (*FINISHED, RATE_LIMITED)):
         assert code(folded(*unfinished).report(end, stopped=silent)) == "agent_silent"
     assert code(folded(*FINISHED).report(end, stopped=RunCancelled.as_failure("by a user"))) == "cancelled"
+
+
+def test_a_cause_from_the_log_is_read_as_it_was_before_it_was_quoted() -> None:
+    log = rb'timestamp=2026-11-20T10:00:00.000Z level=ERROR run=1 ref=err_1 error="in \"C:\\new\": not \"a\""'
+    data = {"message": "Unexpected server error.", "ref": "err_1"}
+    error = json.dumps({"type": "error", "error": {"name": "UnknownError", "data": data}}).encode()
+    report = folded(error, stderr=(log,)).report(ContainerEnd(exit_code=1))
+    assert report.failure is not None
+    assert report.failure.message.startswith('in "C:\\new": not "a" (err_1)')
