@@ -3,7 +3,6 @@
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final, Self
 
 from agent_runs.agents.profile import AgentProfile
@@ -28,7 +27,6 @@ class AgentPodSettings:
         inheritance: what agents inherit from the worker's own pod.
         sidecar_image: image with python3 for the sidecar; None: that of the worker's own pod, or a public one of Python
             for a worker that is in none.
-        opencode_config: the operator's OpenCode configuration, a JSON file.
         page: returns the address of a run's page, without a token: it goes into histories.
         agents: the profiles of agents other than OpenCode, by name.
     """
@@ -38,7 +36,6 @@ class AgentPodSettings:
     inheritance: Inheritance = field(default_factory=Inheritance)
     paperclip_api_url: str | None = None
     sidecar_image: str | None = None
-    opencode_config: Path | None = None
     page: Callable[[RunKey], str] | None = None
     agents: Mapping[str, AgentProfile] = field(default_factory=dict)
 
