@@ -36,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
 PREVIOUS_PODS: Final = timedelta(minutes=5)
 """For each try of `create_job`, which waits until no pod of the agent's previous runs is left."""
 CREATION: Final = timedelta(hours=1)
-"""For all tries of `create_job`, after the time for which a quota may refuse the Job."""
+"""For all tries of `create_job`, after the grace of previous pods and the time for which a quota may refuse the Job."""
 
 
 async def prepare_run(run: RunState) -> None:
@@ -110,7 +110,7 @@ async def create_job(
         ),
         summary=f"create Job {key.job_name}",
         start_to_close_timeout=PREVIOUS_PODS,
-        schedule_to_close_timeout=CREATION + timedelta(seconds=run.config.schedule_timeout_sec),
+        schedule_to_close_timeout=CREATION + run.grace + timedelta(seconds=run.config.schedule_timeout_sec),
         heartbeat_timeout=HANDOVER_HEARTBEAT,
         retry_policy=RETRIES,
         cancellation_type=STOPS_FIRST,

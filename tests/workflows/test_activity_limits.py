@@ -1,4 +1,4 @@
-"""How long the steps before the agent are retried."""
+"""How long steps are retried."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,12 +11,13 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import PodProfile, PromptBundle
 from agent_runs.contracts.request import RunConfig
 from tests.activities.fake_preparations import REQUEST
-from workflows import preparation
+from workflows import finalization, preparation
 from workflows.attempt import Attempt
 from workflows.run_state import RunState
 from workflows.token_rotation import TokenRotation
 
 KEY = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
+HOUR = timedelta(hours=1)
 PROFILE = PodProfile(namespace="default", image="agent:1")
 PROMPT = PromptBundle(namespace="default", secret_name="prompt", sha256="0", size=1)
 
@@ -45,10 +46,19 @@ async def test_a_job_that_a_quota_refuses_is_retried_for_as_long_as_its_pod_migh
 ) -> None:
     options: dict[str, Any] = {}
     monkeypatch.setattr("workflows.preparation.workflow.start_activity", noted(options))
-    config = RunConfig(model="fake/x", schedule_timeout_sec=7 * 24 * 3600)
-    run, tokens = SimpleNamespace(config=config, request=REQUEST, attempts=[]), SimpleNamespace(newest=None)
-    tokens.newest_run_id = None
+    config = RunConfig(model="fake/x", schedule_timeout_sec=7 * 24 * 3600, grace_sec=3600)
+    run = SimpleNamespace(config=config, request=REQUEST, attempts=[], grace=HOUR)
+    tokens = SimpleNamespace(newest=None, newest_run_id=None)
     attempt = Attempt(AttemptKey(run=KEY), None)
     with pytest.raises(NotImplementedError):
         await preparation.create_job(cast("RunState", run), cast("TokenRotation", tokens), attempt, PROFILE, PROMPT)
-    assert options["schedule_to_close_timeout"] > timedelta(days=7)
+    assert options["schedule_to_close_timeout"] > timedelta(days=7) + HOUR  # first pods of previous runs may end
+
+
+async def test_a_cleanup_waits_for_as_long_as_the_agent_may_take_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {}
+    monkeypatch.setattr("workflows.finalization.workflow.execute_activity", noted(options))
+    run = SimpleNamespace(show=lambda _: None, config=RunConfig(model="fake/x"), grace=HOUR)
+    with pytest.raises(NotImplementedError):
+        await finalization.finalize(cast("RunState", run), Attempt(AttemptKey(run=KEY), None))
+    assert options["schedule_to_close_timeout"] > options["start_to_close_timeout"] > HOUR
