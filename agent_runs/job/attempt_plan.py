@@ -15,20 +15,19 @@ from agent_runs.agents.opencode.config import environment as opencode_environmen
 from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
 from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.messages import CreateJob
-from agent_runs.contracts.pod import DATA_DIRECTORY, RUN_DIRECTORY
+from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, RunConfig, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.job.acp_plan import acp_start, profile_of
 from agent_runs.job.agent_pod import AgentPodSettings, ApiProxy, Driven, working_directory
-from agent_runs.job.containers import fixed_variables
+from agent_runs.job.containers import CONFIG_FILE, fixed_variables
 from agent_runs.job.manifest import JobPlan, plan_job
-from agent_runs.job.secrets import CONFIG_KEY, SERVE_KEY, script
+from agent_runs.job.secrets import SERVE_KEY, script
 from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.environment import environment as paperclip_environment
 from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
 
-CONFIG_FILE: Final = f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 PLACEHOLDERS: Final = Placeholders(key=KEY_PLACEHOLDER, tools=TOOLS_PLACEHOLDER)
 
 

@@ -29,6 +29,7 @@ from agent_runs.pod.sidecar.upstream import UPSTREAM
 
 INIT_CONTAINER: Final = "write-prompt"
 PROMPT_MOUNT: Final = "/tmp/prompt-secret"  # noqa: S108 - a path in the pod
+CONFIG_FILE: Final = f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 TURN_FILE: Final = f"{posixpath.dirname(SIDECAR_FILE)}/{TURN_KEY}"
 TEMPORARY_DIRECTORY: Final = "/runtime-cache/tmp"
 LOGIN_FOLDERS: Final = tuple(f"{home}/.local/share/opencode" for home in (HOME_DIRECTORY, DATA_DIRECTORY))
@@ -175,7 +176,7 @@ def fixed_environment(input: CreateJob) -> dict[str, str]:
     """Return the variables that only this program sets: paths in the pod. They take precedence over the agent's."""
     opencode = {
         "OPENCODE_DB": f"{DATABASE_DIRECTORY}/opencode.db",
-        "OPENCODE_CONFIG": f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}",
+        "OPENCODE_CONFIG": CONFIG_FILE,
     }
     return {
         "XDG_CACHE_HOME": f"{CACHE_DIRECTORY}/xdg",
