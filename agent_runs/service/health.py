@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -73,9 +73,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The response to probes."""
-        checks = [
-            {name: value for name, value in asdict(one).items() if name != "restart_helps"} for one in self.checks
-        ]
+        checks = [{"name": each.name, "state": each.state, "detail": each.detail} for each in self.checks]
         return {"ready": self.ready, "live": self.live, "draining": self.draining, "checks": checks}
 
 

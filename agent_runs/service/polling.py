@@ -115,22 +115,18 @@ class Polling:
         return self._state()
 
     def _state(self) -> PollingState:
-        silences = {kind: silence for kind, silence in self._silences.items() if not self._excused(kind)}
+        silences = dict(self._silences)
+        if self._slots.full:  # then a worker correctly polls for no activity
+            del silences["activity"]
         silent = [kind for kind, it in silences.items() if not it.listed or it.duration > self._limits.ready]
         if silent:
             duration = max(silences[kind].duration for kind in silent)
             detail = f"Temporal has seen no poll for {' and '.join(silent)} tasks in {duration.total_seconds():.0f} s"
             return PollingState(polls=False, lost=duration > self._limits.live, detail=detail)
-        full = (
-            f"; all {self._slots.slots} activity slots are in use, so further activities wait"
-            if self._slots.full
-            else ""
-        )
-        return PollingState(polls=True, lost=False, detail=f"{self._identity} polls {self._task_queue}{full}")
-
-    def _excused(self, kind: str) -> bool:
-        """A worker with all its slots in use correctly polls for no activity."""
-        return kind == "activity" and self._slots.full
+        detail = f"{self._identity} polls {self._task_queue}"
+        if self._slots.full:
+            detail += f"; all {self._slots.slots} activity slots are in use, so further activities wait"
+        return PollingState(polls=True, lost=False, detail=detail)
 
     async def _last_poll(self, kind: TaskQueueType.ValueType) -> datetime | None:
         """The server's time of this worker's last poll; None: not on its list."""
