@@ -46,31 +46,27 @@ const CLOSING_POLL_MS = 50;
 /** Between requests for an agent that is held; the close of its run ends the pause. */
 const HOLDER_POLL_MS = 10_000;
 
-/** The run that holds an agent. */
-export interface Holder {
-  /** Paperclip's id. */
-  runId: string;
-  task: string | null;
-  phase: string;
-  since: Date;
-  /** Why it could not be joined, if it was tried. */
-  note?: string;
-}
-
+/** A run to follow. */
 export interface Ticket {
-  /**
-   * `started` now; `joined`: this very run was started before, or the same task's earlier run is open or keeps its
-   * outcome; `busy`: another task has the agent, see `holder`.
-   */
-  kind: "started" | "joined" | "busy";
+  /** `joined`: this very run was started before, or the same task's earlier run is open or keeps its outcome. */
+  kind: "started" | "joined";
   workflowId: string;
-  /** Always address a run by (workflow id, this), never by the workflow id alone. For a busy agent: the holder's. */
+  /** Always address a run by (workflow id, this), never by the workflow id alone. */
   workflowRunId: string;
   /** Paperclip's id in the output and outcome of this workflow; for a joined run the id of the wake that started it. */
   runId: string;
   /** The run has ended; its outcome can be fetched. */
   closed: boolean;
-  holder?: Holder;
+}
+
+/** The run of another task, which has the agent. */
+export interface Busy extends Omit<Ticket, "kind"> {
+  kind: "busy";
+  task: string | null;
+  phase: string;
+  since: Date;
+  /** Why it could not be joined, if it was tried. */
+  note?: string;
 }
 
 export interface Wake {
@@ -109,7 +105,7 @@ export async function attach(
   wake: Wake,
   options: CallOptions = {},
   progress: Progress = { uncertain: false },
-): Promise<Ticket> {
+): Promise<Ticket | Busy> {
   const joined = await joinedBefore(temporal, wake.start, options);
   if (joined !== undefined) return joined;
   const caller = randomUUID();
@@ -136,14 +132,14 @@ export async function attach(
 }
 
 /**
- * Like `attach`, but waits while another task has the agent. `onBusy` is called with the ticket of each new holder.
+ * Like `attach`, but waits while another task has the agent. `onBusy` is called with each run that holds it.
  *
  * @param pollMs milliseconds between requests while the holder keeps its outcome for its own caller.
  */
 export async function attachWhenFree(
   temporal: Temporal,
   wake: Wake,
-  onBusy: (ticket: Ticket) => void,
+  onBusy: (busy: Busy) => void,
   options: CallOptions = {},
   progress: Progress = { uncertain: false },
   pollMs: number = HOLDER_POLL_MS,
@@ -242,22 +238,21 @@ async function joinOrBusy(
   described: Found,
   until: number,
   options: CallOptions,
-): Promise<Ticket | undefined> {
+): Promise<Ticket | Busy | undefined> {
   if (ticket.closed) return undefined;
   const theirs = typeof described.memo?.task === "string" && described.memo.task ? described.memo.task : null;
   const phase = attribute(described, "RunPhase") ?? "queued";
-  const holder: Holder = { runId: ticket.runId, task: theirs, phase, since: described.startTime };
-  const busy = (more: Partial<Holder> = {}): Ticket => ({ ...ticket, kind: "busy", holder: { ...holder, ...more } });
+  const busy: Busy = { ...ticket, kind: "busy", task: theirs, phase, since: described.startTime };
   const same = theirs !== null && theirs === task && attribute(described, "CompanyId") === companyId;
   const ended = FINAL_PHASES.has(phase);
-  if (!same && !ended) return busy();
+  if (!same && !ended) return busy;
   const run = runOf(temporal, ticket);
   const runIds = [ticket.runId, ...attributes(described, "JoinedRunIds")];
   if (same && ended && (await delivered?.(runIds, ticket.workflowRunId))) {
     await signalCollected(temporal, run, { outage: options.outage });
     const lastAttempt = Date.now() >= until;
     await waitForClose(temporal, run, options);
-    return lastAttempt ? busy() : undefined;
+    return lastAttempt ? busy : undefined;
   }
   const input: Join = { runId, companyId, task, sealed: (await sealJoin()) ?? null };
   try {
@@ -268,12 +263,12 @@ async function joinOrBusy(
     if (answer.kind === "joined") return { ...ticket, runId: answer.runId };
     const lastAttempt = Date.now() >= until;
     if (!lastAttempt) await waitForClose(temporal, run, options); // its pods may still be deleted
-    return lastAttempt ? busy({ phase: answer.phase }) : undefined;
+    return lastAttempt ? { ...busy, phase: answer.phase } : undefined;
   } catch (error) {
     if (error instanceof RunClosed) return undefined;
-    if (error instanceof UpdatesSpent) return busy({ note: "Temporal accepts no more requests of it" });
-    if (error instanceof UpdateTimedOut) return busy({ note: "no worker answered the request to join it" });
-    if (error instanceof WorkflowUpdateFailedError) return busy({ note: refusalOf(error) });
+    if (error instanceof UpdatesSpent) return { ...busy, note: "Temporal accepts no more requests of it" };
+    if (error instanceof UpdateTimedOut) return { ...busy, note: "no worker answered the request to join it" };
+    if (error instanceof WorkflowUpdateFailedError) return { ...busy, note: refusalOf(error) };
     throw error;
   }
 }

@@ -16,7 +16,15 @@ import {
   RELEASE_TIMEOUT_MS,
   shutdownSignal,
 } from "./abort.ts";
-import { attach, attachWhenFree, findUncertainStart, type Progress, type Ticket, type Wake } from "./attach.ts";
+import {
+  attach,
+  attachWhenFree,
+  type Busy,
+  findUncertainStart,
+  type Progress,
+  type Ticket,
+  type Wake,
+} from "./attach.ts";
 import { ConfigurationError, InvalidRequest } from "./errors.ts";
 import { OutageLog, RunLog } from "./log.ts";
 import { EndedWithoutOutcome, fetchOutcome, requestCancel } from "./outcome.ts";
@@ -179,7 +187,7 @@ class Execution {
     const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
     this.#log.phase = "waiting for the agent";
-    const onBusy = (busy: Ticket) => void this.#log.status(`${busyMessage(busy)}; waiting for its end`);
+    const onBusy = (busy: Busy) => void this.#log.status(`${busyMessage(busy)}; waiting for its end`);
     try {
       const ticket =
         this.#settings.onBusy === "wait"
@@ -198,8 +206,8 @@ class Execution {
     }
   }
 
-  async #refuseBusy(ticket: Ticket): Promise<AdapterExecutionResult> {
-    const message = busyMessage(ticket);
+  async #refuseBusy(busy: Busy): Promise<AdapterExecutionResult> {
+    const message = busyMessage(busy);
     const nextStep = "Wait for the named run to end or cancel it, then wake the agent again.";
     const failure = { code: "k8s_concurrent_run_blocked", message, nextStep, neverStarted: true };
     return await fail(this.#ctx, this.#log, { ...failure, family: "transient_upstream" });
@@ -322,8 +330,8 @@ class Execution {
   async #logPhases(run: Run, ended: Promise<void>, signal: AbortSignal): Promise<void> {
     await withLinkedSignal([signal], async (open) => {
       void ended.then(() => open.abort());
-      for (let lines = -1; ; lines = this.#log.lines) {
-        if (lines === this.#log.lines) await this.#logPhase(run, open.signal);
+      for (let calls = -1; ; calls = this.#log.calls) {
+        if (calls === this.#log.calls) await this.#logPhase(run, open.signal);
         await sleep(PHASE_POLL_MS, open.signal);
       }
     }).catch(() => undefined);
@@ -411,9 +419,8 @@ class Execution {
   }
 }
 
-function busyMessage({ runId, holder }: Ticket): string {
-  const { task = null, phase = "running", since, note } = holder ?? {};
-  const state = `${task ? ` on task ${task}` : ""} (${phase}${since ? ` since ${since.toISOString()}` : ""})`;
+function busyMessage({ runId, task, phase, since, note }: Busy): string {
+  const state = `${task ? ` on task ${task}` : ""} (${phase} since ${since.toISOString()})`;
   return `the agent is held by run ${runId}${state}${note ? `; ${note}` : ""}`;
 }
 

@@ -38,11 +38,10 @@ export class RunLog {
   #lost = 0;
   #closed = false;
   #session = "";
-  #lastLine = "";
   /** The phase of the run, for heartbeats. */
   phase = "preparing";
-  /** The agent's lines written so far. */
-  lines = 0;
+  /** Calls of the agent's output that were written so far. */
+  calls = 0;
 
   constructor(onLog: OnLog, heartbeatInterval: number = HEARTBEAT_MS) {
     this.#onLog = onLog;
@@ -56,12 +55,10 @@ export class RunLog {
     return this.#enqueue(() => this.#write(stream, statusLine(message)));
   }
 
-  call({ attempt, sequence, stream, text }: LogCall): Promise<void> {
+  call({ stream, text }: LogCall): Promise<void> {
     return this.#enqueue(async () => {
       await this.#write(stream, text);
-      const line = `${attempt}.${sequence}`;
-      if (line !== this.#lastLine) this.lines += 1;
-      this.#lastLine = line;
+      this.calls += 1;
     });
   }
 

@@ -30,13 +30,11 @@ const EVENT_LIMIT = 128 * 1024;
 /** One call of Paperclip's log. */
 export interface LogCall {
   attempt: number;
-  /** Of the agent's line; the calls of a long one have the same. */
-  sequence: number;
   stream: "stdout" | "stderr";
   /** Without the newline at its end. */
   text: string;
   /** The agent's session, once per connection. */
-  session: string | undefined;
+  session?: string;
 }
 
 /** Where a transcript is, and what gets it. */
@@ -191,11 +189,8 @@ async function* eventsIn(response: Response, withTimeout: <T>(wait: Promise<T>) 
 async function deliver({ id, data }: EventSourceMessage, transcript: Transcript, cursor: Cursor): Promise<void> {
   const [sequence = 0, part = 0] = (id ?? "").split(".").map(Number);
   if (!(sequence > cursor.sequence || (sequence === cursor.sequence && part > cursor.part))) return;
-  const { stream, text, session } = JSON.parse(data) as Partial<LogCall>;
-  if (typeof text === "string") {
-    const call = { attempt: cursor.attempt, sequence, text, session };
-    await transcript.write({ ...call, stream: stream === "stderr" ? "stderr" : "stdout" });
-  }
+  const call = JSON.parse(data) as Omit<LogCall, "attempt"> | { text?: undefined };
+  if (call.text !== undefined) await transcript.write({ ...call, attempt: cursor.attempt });
   Object.assign(cursor, { sequence, part, movedAt: Date.now() });
 }
 

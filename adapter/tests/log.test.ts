@@ -5,8 +5,8 @@ import { OutageLog, RunLog, statusLine } from "../src/log.ts";
 import { logFormatFor, settingsFrom } from "../src/settings.ts";
 import type { LogCall } from "../src/transcript.ts";
 
-function call(text: string, sequence = 7): LogCall {
-  return { attempt: 1, sequence, stream: "stdout", text, session: undefined };
+function call(text: string): LogCall {
+  return { attempt: 1, stream: "stdout", text };
 }
 
 describe("our own status lines", () => {
@@ -63,14 +63,14 @@ describe("the log of a run", () => {
       await new Promise((resolve) => setImmediate(resolve));
       inside -= 1;
     });
-    const calls = Array.from({ length: 50 }, (_, n) => (n % 5 === 0 ? log.status(`${n}`) : log.call(call(`${n}`, n))));
+    const calls = Array.from({ length: 50 }, (_, n) => (n % 5 === 0 ? log.status(`${n}`) : log.call(call(`${n}`))));
     await Promise.all(calls);
     await log.close();
     expect(most).toBe(1);
     const order = chunks.map((chunk) => chunk.replace("[agent-runs] ", "").trim());
     expect(order).toEqual(Array.from({ length: 50 }, (_, n) => `${n}`));
     expect(chunks.every((chunk) => chunk.endsWith("\n"))).toBe(true);
-    expect(log.lines).toBe(40);
+    expect(log.calls).toBe(40);
   });
 
   it("writes nothing after it was closed", async () => {
@@ -107,21 +107,6 @@ describe("the log of a run", () => {
     log.phase = "running";
     expect(await heartbeat).toBe("[agent-runs] no new output; the run is running\n");
     await log.close();
-  });
-
-  it("counts the agent's lines, not their calls", async () => {
-    const { chunks, log } = recorder();
-    for (const [text, sequence] of [
-      ["a", 1],
-      ["b", 1],
-      ["c", 1],
-      ["d", 5],
-    ] as const)
-      await log.call(call(text, sequence));
-    await log.call({ ...call("e", 5), attempt: 2 });
-    await log.close();
-    expect(chunks).toEqual(["a\n", "b\n", "c\n", "d\n", "e\n"]);
-    expect(log.lines).toBe(3);
   });
 
   it("writes the session once", async () => {

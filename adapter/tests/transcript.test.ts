@@ -114,9 +114,9 @@ describe("following", () => {
     const { calls, write } = collectCalls();
     await follow(transcript(base, write), Promise.resolve(1));
     expect(calls).toEqual([
-      { attempt: 1, sequence: 1, stream: "stdout", text: "a\nb", session: "ses_1" },
-      { attempt: 1, sequence: 1, stream: "stderr", text: "", session: undefined },
-      { attempt: 1, sequence: 8, stream: "stdout", text: "c", session: undefined },
+      { attempt: 1, stream: "stdout", text: "a\nb", session: "ses_1" },
+      { attempt: 1, stream: "stderr", text: "" },
+      { attempt: 1, stream: "stdout", text: "c" },
     ]);
   });
 
