@@ -15,7 +15,7 @@ import msgspec
 
 from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.outcome import GAP_STREAM
-from agent_runs.transcript.events import SERVER_EVENTS, SUBAGENT_STEP, printable, visible
+from agent_runs.transcript.events import SERVER_EVENTS, SUBAGENT_STEP, as_object, printable, visible
 from agent_runs.transcript.lines import LINE_LIMIT
 
 Kind = Literal["text", "thinking", "tool", "error", "step", "log", "gap"]
@@ -86,11 +86,11 @@ class Step:
 
     @classmethod
     def of(cls, part: dict[str, Any]) -> Self:
-        tokens = _object(part.get("tokens"))
+        tokens = as_object(part.get("tokens"))
         return cls(
             reason=visible_line(part.get("reason"), NAME_LIMIT) or "no finish reason",
             input=_amount(tokens.get("input")),
-            cached=_amount(_object(tokens.get("cache")).get("read")),
+            cached=_amount(as_object(tokens.get("cache")).get("read")),
             output=_amount(tokens.get("output")),
             reasoning=_amount(tokens.get("reasoning")),
             cost=_amount(part.get("cost")),
@@ -134,7 +134,7 @@ def entry(raw: bytes, stream: str = "stdout", limits: Limits = TERMINAL_LIMITS) 
     event = json_object(raw) if stream == "stdout" else None
     if event is None or not isinstance(event.get("type"), str):
         return _log(raw)
-    part = _object(event.get("part"))
+    part = as_object(event.get("part"))
     match event["type"]:
         case "step_start":
             return None
@@ -149,7 +149,7 @@ def entry(raw: bytes, stream: str = "stdout", limits: Limits = TERMINAL_LIMITS) 
         case "error":
             return _error(event, limits)
         case "acp_update":
-            return _update(_object(_object(_object(event.get("acp")).get("params")).get("update")), limits)
+            return _update(as_object(as_object(as_object(event.get("acp")).get("params")).get("update")), limits)
         case _:
             return _other(event)
 
@@ -160,7 +160,7 @@ def _other(event: dict[str, Any]) -> Entry | None:
         asked = " ".join(visible_line(event.get(name), ENTRY_TITLE_LIMIT) for name in ("permission", "patterns"))
         return Entry("log", f"rejected permission: {asked}")
     if kind == SUBAGENT_STEP:
-        return Entry("step", f"sub-agent: {Step.of(_object(event.get('part')))}")
+        return Entry("step", f"sub-agent: {Step.of(as_object(event.get('part')))}")
     return None if kind in SERVER_EVENTS else Entry("log", visible_line(f"{kind} event", ENTRY_TITLE_LIMIT))
 
 
@@ -172,7 +172,7 @@ def _update(update: dict[str, Any], limits: Limits) -> Entry | None:
         case "current_mode_update":
             return Entry("log", f"mode: {visible_line(update.get('currentModeId'), ENTRY_TITLE_LIMIT)}")
         case "agent_message_chunk":  # the agent's own words about its work, which are no part of the answer
-            notice = visible_line(_object(update.get("content")).get("text"), ENTRY_TITLE_LIMIT)
+            notice = visible_line(as_object(update.get("content")).get("text"), ENTRY_TITLE_LIMIT)
             return Entry("log", f"notice: {notice}") if notice else None
         case _:
             return None
@@ -226,8 +226,8 @@ def _gap(raw: bytes) -> Entry:
 
 
 def _tool(part: dict[str, Any], limits: Limits) -> Entry:
-    state = _object(part.get("state"))
-    metadata = _object(state.get("metadata"))
+    state = as_object(part.get("state"))
+    metadata = as_object(state.get("metadata"))
     exit_code = metadata.get("exit")
     failed = state.get("status") == "error" or part.get("tool") == "invalid" or exit_code not in (None, 0)
     result = state.get("error") if state.get("status") == "error" else state.get("output")
@@ -244,7 +244,7 @@ def _tool(part: dict[str, Any], limits: Limits) -> Entry:
 
 def _tool_call(part: dict[str, Any], state: dict[str, Any], limit: int) -> ToolCall:
     """What was called; a call that OpenCode refused has the name `invalid` and names the tool in its arguments."""
-    given = _object(state.get("input"))
+    given = as_object(state.get("input"))
     tool = visible_line(part.get("tool"), NAME_LIMIT) or "tool"
     identifier = visible_line(part.get("callID") or part.get("id"), ENTRY_TITLE_LIMIT)
     if tool == "invalid":
@@ -267,7 +267,7 @@ def _arguments(given: dict[str, Any], limit: int) -> dict[str, str | float]:
 
 
 def _duration(state: dict[str, Any]) -> timedelta | None:
-    times = _object(state.get("time"))
+    times = as_object(state.get("time"))
     began, ended = times.get("start"), times.get("end")
     if not (_is_number(began) and _is_number(ended)) or not 0 <= ended - began < 1e12:
         return None
@@ -276,8 +276,8 @@ def _duration(state: dict[str, Any]) -> timedelta | None:
 
 def _error(event: dict[str, Any], limits: Limits) -> Entry:
     error = event.get("error")
-    fields = _object(error)
-    data = _object(fields.get("data"))
+    fields = as_object(error)
+    data = as_object(fields.get("data"))
     status = data.get("statusCode")
     title = " ".join(
         [visible_line(fields.get("name"), 60) or "error", *([str(status)] if isinstance(status, int) else [])]
@@ -332,10 +332,6 @@ def _bounded(value: object, limit: int, lines: int | None = None, strip: str = "
     if lines is not None:
         kept = "\n".join(kept.split("\n", lines)[:lines])
     return kept, len(text) - len(kept) + max(uncut, 0)
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _amount(value: object) -> float:

@@ -223,7 +223,7 @@ def _decode_generic(text: str) -> Event | None:
     return Event(
         type=document["type"],
         session_id=_text(document.get("sessionID")),
-        part=_part(_object(document.get("part"))),
+        part=_part(as_object(document.get("part"))),
         error=document.get("error"),
         message=document.get("message"),
         permission=document.get("permission"),
@@ -232,7 +232,7 @@ def _decode_generic(text: str) -> Event | None:
 
 
 def _part(fields: dict[str, Any]) -> Part:
-    state = _object(fields.get("state"))
+    state = as_object(fields.get("state"))
     return Part(
         id=_text(fields.get("id")),
         message_id=_text(fields.get("messageID")),
@@ -257,7 +257,7 @@ def _part(fields: dict[str, Any]) -> Part:
 def _tokens(value: object) -> Tokens | None:
     if not isinstance(value, dict):
         return None
-    cache = _object(value.get("cache"))
+    cache = as_object(value.get("cache"))
     return Tokens(
         input=number(value.get("input")) or 0,
         output=number(value.get("output")) or 0,
@@ -281,5 +281,6 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _object(value: object) -> dict[str, Any]:
+def as_object(value: object) -> dict[str, Any]:
+    """The value if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}

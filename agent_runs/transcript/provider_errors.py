@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from agent_runs.contracts.errors import (
     ContextOverflow,
@@ -19,7 +19,7 @@ from agent_runs.contracts.errors import (
     SessionRejected,
     StreamTruncated,
 )
-from agent_runs.transcript.events import number, printable
+from agent_runs.transcript.events import as_object, number, printable
 
 ERROR_TEXT_LIMIT: Final = 1000
 BODY_LIMIT: Final = 20_000
@@ -108,8 +108,7 @@ def provider_error(error: object) -> ProviderError:
     """What an error object of any shape holds; OpenCode 2 has `type` and `message` instead of `name` and `data`."""
     if not isinstance(error, dict):
         return ProviderError(text=error_text(error), worded=_worded(_json(error)))
-    data = error.get("data")
-    details: dict[str, Any] = data if isinstance(data, dict) else {}
+    details = as_object(error.get("data"))
     status = number(details.get("statusCode"))
     reference = details.get("ref")
     name = error.get("name", error.get("type"))
@@ -129,8 +128,8 @@ def error_text(error: object) -> str:
         return printable(error, ERROR_TEXT_LIMIT)
     if not isinstance(error, dict):
         return printable(_json({} if error is None else error), ERROR_TEXT_LIMIT)
-    data = error.get("data")
-    candidates = (error.get("message"), _message(data), error.get("name"), error.get("code"))
+    nested = as_object(error.get("data")).get("message")
+    candidates = (error.get("message"), nested, error.get("name"), error.get("code"))
     for candidate in candidates:
         if isinstance(candidate, str) and (text := printable(candidate, ERROR_TEXT_LIMIT)):
             return text
@@ -170,7 +169,3 @@ def _json(value: object) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
         return "{}"
-
-
-def _message(data: object) -> object:
-    return data.get("message") if isinstance(data, dict) else None
