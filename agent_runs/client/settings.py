@@ -25,7 +25,7 @@ from agent_runs.client.temporal_server import (
     misspelt_temporal_variable,
 )
 from agent_runs.client.tracing import UnusableTracing, is_traced
-from agent_runs.contracts.syntax import matching, refuse, remedy_of
+from agent_runs.contracts.syntax import is_absolute_url, matching, refuse, remedy_of
 from agent_runs.files import DEFAULT_FOLDER
 
 PREFIX: Final = "AGENT_RUNS_"
@@ -33,8 +33,7 @@ DEFAULT_STORE: Final = "transcripts.db"
 """File of the transcript store beside the sealing key, unless AGENT_RUNS_TRANSCRIPTS_URL names another store."""
 
 _LISTEN_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}")
-_HTTP_URL: Final = re.compile(r"https?://[^\s?#]+")
-_PLAIN: Final = re.compile(r"[^@\"'<>\\]*")
+_PLAIN: Final = re.compile(r"[^\"'<>]*")
 _HEADER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -66,11 +65,11 @@ ListenAddress = Annotated[
     str, matching(_is_listen_address, "must be HOST:PORT with a port up to 65535, such as 127.0.0.1:8090")
 ]
 HttpUrl = Annotated[
-    str, matching(_HTTP_URL.fullmatch, "must be an http or https URL without query, such as https://runs.example")
+    str, matching(is_absolute_url, "must be an http or https URL without login and query, such as https://runs.example")
 ]
 PageUrl = Annotated[
     HttpUrl,
-    matching(_PLAIN.fullmatch, "must be an address that browsers open, without a user, a quote or '<'"),
+    matching(_PLAIN.fullmatch, "must be an address that browsers open, without a quote or '<'"),
 ]
 HeaderName = Annotated[str, matching(_HEADER.fullmatch, "must be the name of a header, such as X-Auth-Request-Email")]
 Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks), AfterValidator(_with_the_header)]

@@ -1,4 +1,4 @@
-"""The form of names, keys and amounts, those of Paperclip and those of Kubernetes, and how a wrong value is refused.
+"""The form of names, keys, amounts and addresses, and how a wrong value is refused.
 
 A pattern is for `fullmatch`. Source: kubernetes.io, Object Names and IDs, Labels and Selectors, Quantity.
 """
@@ -6,6 +6,7 @@ A pattern is for `fullmatch`. Source: kubernetes.io, Object Names and IDs, Label
 import re
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -58,6 +59,17 @@ def is_label_key(key: str) -> bool:
 
 def is_label_value(value: str) -> bool:
     return not value or _LABEL_NAME.fullmatch(value) is not None
+
+
+def is_absolute_url(text: str) -> bool:
+    """Whether a request path can be appended to it: http(s), a host, no login, query or fragment."""
+    try:
+        parts = urlsplit(text)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    is_plain = "@" not in parts.netloc and not re.search(r"[\s\x00-\x1f\x7f?#\\]", text)
+    return parts.scheme in ("http", "https") and has_host and is_plain
 
 
 def refuse(remedy: str) -> PydanticCustomError:

@@ -18,12 +18,12 @@ from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, RunConfig, Secrets
 from agent_runs.contracts.start import SealedJoin
+from agent_runs.contracts.syntax import is_absolute_url
 from agent_runs.job.acp_plan import acp_start, profile_of
 from agent_runs.job.agent_pod import AgentPodSettings, ApiProxy, Driven, working_directory
 from agent_runs.job.containers import CONFIG_FILE, fixed_variables
 from agent_runs.job.manifest import JobPlan, plan_job
 from agent_runs.job.secrets import SERVE_KEY, script
-from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.environment import environment as paperclip_environment
 from agent_runs.paperclip.proxy_env import API_KEY, API_URL, TOOLS_TOKEN, Placeholders, route_through_proxy
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER, TOOLS_PLACEHOLDER
@@ -176,7 +176,7 @@ def route_through_api_proxy(
 
     Without an absolute address of Paperclip and a token there is no proxy, and nothing is changed.
     """
-    if not (variables.get(API_KEY) and absolute_url(variables.get(API_URL, ""))):
+    if not (variables.get(API_KEY) and is_absolute_url(variables.get(API_URL, ""))):
         return variables, secrets.mcp_servers, None
     routed = route_through_proxy(variables, secrets.mcp_servers, PLACEHOLDERS)
     proxy = ApiProxy(

@@ -101,27 +101,10 @@ def api_url_warning(url: str | None) -> str | None:
     remedy = "set AGENT_RUNS_PAPERCLIP_API_URL to Paperclip's address as pods reach it"
     if not url:
         return f"agents get no PAPERCLIP_API_URL and cannot report: {remedy}"
-    host = (urlsplit(url).hostname or "") if "//" in url else ""
-    if not host:
-        return f"PAPERCLIP_API_URL is not an absolute URL: {remedy}"
+    host = urlsplit(url).hostname or ""
     if is_loopback(host):
         return f"PAPERCLIP_API_URL points at {host}, which in a pod is the pod itself: {remedy}"
     return None
-
-
-def absolute_url(text: str) -> bool:
-    """Whether `text` is an address a request path can be appended to: http(s), a host, no login, query or fragment."""
-    try:
-        parts = urlsplit(text)
-        host = parts.hostname if parts.port != 0 else None
-    except ValueError:
-        return False
-    return (
-        parts.scheme in ("http", "https")
-        and bool(host)
-        and "@" not in parts.netloc
-        and not re.search(r"[\s\x00-\x1f\x7f?#\\]", text)
-    )
 
 
 def is_loopback(host: str) -> bool:

@@ -34,9 +34,8 @@ from agent_runs.contracts.request import (
     Workspace,
 )
 from agent_runs.contracts.start import HostTexts
-from agent_runs.contracts.syntax import path_of, remedy_of
+from agent_runs.contracts.syntax import is_absolute_url, path_of, remedy_of
 from agent_runs.paperclip import session, skills, tools
-from agent_runs.paperclip.environment import absolute_url
 from agent_runs.paperclip.ineffective_variables import ineffective_variables
 from agent_runs.paperclip.javascript import stringify, trim, well_formed
 from agent_runs.paperclip.unknown_fields import unknown_fields
@@ -333,7 +332,7 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
     yield from _directory_problems(config, context.context.paperclip_workspace)
     if config.image is not None and (not config.image.isprintable() or " " in config.image.strip()):
         yield Problem("config.image", "must be an image reference without spaces")
-    if config.paperclip_api_url is not None and not absolute_url(config.paperclip_api_url):
+    if config.paperclip_api_url is not None and not is_absolute_url(config.paperclip_api_url):
         yield Problem(
             "config.paperclipApiUrl",
             "must be an absolute http:// or https:// URL without a login, query or fragment, such as "

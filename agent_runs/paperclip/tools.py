@@ -13,7 +13,8 @@ from typing import Any, Final, Self
 from urllib.parse import SplitResult, urlsplit
 
 from agent_runs.contracts.start import HostTexts, ToolServer
-from agent_runs.paperclip.environment import absolute_url, is_loopback
+from agent_runs.contracts.syntax import is_absolute_url
+from agent_runs.paperclip.environment import is_loopback
 from agent_runs.paperclip.javascript import trim
 
 SERVERS_LIMIT: Final = 64
@@ -42,7 +43,7 @@ class Addresses:
         """
         if configured is not None and not (isinstance(configured, str) and not trim(configured)):
             return cls(host.address, configured if isinstance(configured, str) else None, chosen=True)
-        own = host.address if host.address and absolute_url(host.address) else None
+        own = host.address if host.address and is_absolute_url(host.address) else None
         if own is not None and is_loopback(urlsplit(own).hostname or ""):
             own = None
         return cls(host.address, host.pods_address or own)

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
-from agent_runs.client.settings import ClientSettings, ListenAddress
+from agent_runs.client.settings import ClientSettings, HttpUrl, ListenAddress
 from agent_runs.contracts.syntax import AGENT_NAME, DNS_LABEL, is_label_key, is_label_value
 
 DEFAULT_INHERITANCE: Final = (
@@ -111,7 +111,7 @@ class WorkerSettings(ClientSettings):
     inherit_deployment: Selector | None = None
     inherit_namespace: OfTheDeployment = None
     inherit_container: OfTheDeployment = None
-    paperclip_api_url: str | None = None
+    paperclip_api_url: Annotated[HttpUrl | None, BeforeValidator(lambda value: value or None)] = None
     sidecar_image: str | None = None
     opencode_config: Path | None = None
     policy: Path | None = None

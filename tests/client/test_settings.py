@@ -7,6 +7,7 @@ import pytest
 
 from agent_runs.client.settings import KNOWN, PREFIX, STANDARD, ClientSettings, SettingsError
 from agent_runs.service.settings import WorkerSettings
+from tests.support.cases import case
 
 
 def test_the_list_of_settings_that_programs_share_has_what_they_read_and_nothing_else() -> None:
@@ -27,6 +28,14 @@ def test_an_address_of_paperclips_pages_that_is_none_stops_the_start_by_name(wro
     with pytest.raises(SettingsError, match="AGENT_RUNS_PAPERCLIP_PAGES_URL: must be an") as refused:
         WorkerSettings.read({"AGENT_RUNS_PAPERCLIP_PAGES_URL": wrong})
     assert "secret" not in str(refused.value)
+
+
+def test_an_address_that_no_program_can_parse_stops_the_start_by_name() -> None:
+    for name in ("AGENT_RUNS_PAPERCLIP_API_URL", "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", "AGENT_RUNS_PAPERCLIP_PAGES_URL"):
+        for wrong in ("http://[::1", "http://runs.example:99999", "https://:8090", "runs.example"):
+            with case(name, wrong), pytest.raises(SettingsError, match=f"{name}: must be an http or https URL"):
+                WorkerSettings.read({name: wrong})
+    assert WorkerSettings.read({"AGENT_RUNS_PAPERCLIP_API_URL": ""}).paperclip_api_url is None
 
 
 def test_variables_that_kubernetes_sets_after_our_services_are_no_settings() -> None:

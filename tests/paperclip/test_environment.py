@@ -118,7 +118,6 @@ def test_a_blank_value_sets_no_variable() -> None:
     [
         None,
         "",
-        "paperclip:3100",
         "http://127.0.0.1:3100",
         "http://127.9.9.9",
         "http://localhost:3100/api",
