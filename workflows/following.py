@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
         NoProgress,
         OutputQuotaExceeded,
         ProviderHung,
+        RunError,
         RunTimeout,
         ToolHung,
     )
@@ -220,15 +221,17 @@ def _silence_failure(silence: Silence) -> Failure:
     observed = [f"last output: {last_output}"] if last_output else []
     observed += [f"processes: {', '.join(silence.processes)}"] if silence.processes else []
     seconds = f"{silence.limit.total_seconds():.0f}s"
-    if not silence.has_output:
-        return AgentStartHung.as_failure("; ".join([f"no first line within {seconds}", *observed]))
-    match silence.cause:
-        case "provider":
-            return ProviderHung.as_failure("; ".join([f"the provider has not answered for {seconds}", *observed]))
-        case "tool":
-            return ToolHung.as_failure("; ".join([f"{silence.detail} has not ended for {seconds}", *observed]))
-        case "chatter":
+    error: type[RunError]
+    match silence:
+        case Silence(has_output=False):
+            error, text = AgentStartHung, f"no first line within {seconds}"
+        case Silence(cause="provider"):
+            error, text = ProviderHung, f"the provider has not answered for {seconds}"
+        case Silence(cause="tool"):
+            error, text = ToolHung, f"{silence.detail} has not ended for {seconds}"
+        case Silence(cause="chatter"):
+            error = NoProgress
             text = f"no step and no tool has ended for {seconds}, only output like {silence.detail!r}"
-            return NoProgress.as_failure("; ".join([text, *observed]))
-        case "agent":
-            return AgentSilent.as_failure("; ".join([f"no progress for {seconds}", *observed]))
+        case _:
+            error, text = AgentSilent, f"no progress for {seconds}"
+    return error.as_failure("; ".join([text, *observed]))
