@@ -53,7 +53,7 @@ async def start(context: Path, display: Display, *, follow: bool, wait: bool) ->
         try:
             ticket = await interrupts.during(_ticket(client, settings, wake, display, wait=wait))
         except Interrupted:
-            display.note("gave up waiting; nothing was started")
+            display.note("gave up before the start was confirmed; the same command starts the run, or joins it")
             return DETACHED
         key = wake.start.key.model_copy(update={"run_id": ticket.run_id})
         display.run(run_ref(settings, key, ticket.workflow_id, ticket.workflow_run_id, wake.task_key), ticket.kind)

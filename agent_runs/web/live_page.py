@@ -13,7 +13,7 @@ from agent_runs.transcript.follow import pages
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.web.render import Templates, page_entries
 from agent_runs.web.run_view import RunView, RunViews
-from agent_runs.web.transcripts import CHUNK_BYTES, KEEP_ALIVE_COMMENT, RETRY
+from agent_runs.web.transcripts import CHUNK_BYTES, KEEP_ALIVE, KEEP_ALIVE_COMMENT, RETRY
 
 HEADER_INTERVAL: Final = timedelta(seconds=2)
 """Between two updates of a live page's header."""
@@ -29,7 +29,6 @@ class LivePage:
     key: AttemptKey
     draining: asyncio.Event
     poll: timedelta
-    keep_alive: timedelta
     _view: RunView | None = None
     _header: str = ""
     _viewed_at: float = float("-inf")
@@ -99,7 +98,7 @@ class LivePage:
                 self._header = header
                 self._sent_at = self._now()
                 return event("header", header)
-        if self._now() - self._sent_at >= self.keep_alive.total_seconds():
+        if self._now() - self._sent_at >= KEEP_ALIVE.total_seconds():
             self._sent_at = self._now()
             return KEEP_ALIVE_COMMENT
         return ""

@@ -36,7 +36,7 @@ from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.run_list import RunLists
 from agent_runs.web.run_list_pages import RunListPages
 from agent_runs.web.run_view import RunView, RunViews, Window
-from agent_runs.web.transcripts import KEEP_ALIVE, POLL, error_response, parse_number
+from agent_runs.web.transcripts import error_response, parse_number
 
 VIEW_LINES: Final = 500
 VIEW_BYTES: Final = 1024 * 1024
@@ -72,26 +72,23 @@ class SecurityHeaders:
 
 
 class Pages:
-    """The pages of runs over one store. `poll` and `keep_alive` are those of the transcript service."""
+    """The pages of runs over one store. `poll` is that of the transcript service."""
 
     def __init__(
         self,
         store: TranscriptStore,
         access: Access,
+        operators: Operators,
         source: RunInfoSource,
-        *,
-        paperclip: PaperclipPages | None = None,
-        poll: timedelta = POLL,
-        keep_alive: timedelta = KEEP_ALIVE,
+        paperclip: PaperclipPages,
+        poll: timedelta,
     ) -> None:
         self._store = store
         self._access = access
         self._guard = Guard(access, Revocations(store))
         self._poll = poll
-        self._keep_alive = keep_alive
         self._views = RunViews(store, source)
         self._templates = Templates(paperclip)
-        operators = access.operators or Operators(access.tokens)
         self._refusals = Refusals(self._templates, operators)
         self._cancelling = CancelPages(operators, source, self._templates)
         self._run_list = RunListPages(operators, access.tokens, RunLists(store, source), self._templates)
@@ -128,7 +125,7 @@ class Pages:
         draining: asyncio.Event = request.app.state.draining
         resumed = request.headers.get("last-event-id")
         after = parse_number(resumed or request.query_params.get("after", "0"), "Last-Event-ID or after", least=0)
-        live = LivePage(self._store, self._views, self._templates, key, draining, self._poll, self._keep_alive)
+        live = LivePage(self._store, self._views, self._templates, key, draining, self._poll)
         if resumed and await live.over(after):
             return Response(status_code=204)
         headers = _NO_STORE | {"X-Accel-Buffering": "no"}

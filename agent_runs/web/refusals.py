@@ -94,9 +94,8 @@ class Refusals:
             refusal = Refusal(401, "One moment", "This page loads itself once more.", up, reload=_same_page(request))
         return self._response(refusal, error.headers)
 
-    def sign_in_page(self, request: Request, detail: str, run: str) -> Response:
+    def sign_in_page(self, detail: str, run: str) -> Response:
         """The page of operators after a wrong token."""
-        del request
         return self._response(Refusal(401, "Sign in", detail, sign_in=True, run=run), None)
 
     def _off(self, up: str) -> Refusal:

@@ -50,7 +50,7 @@ class RunInfo:
 
 
 class RunInfoSource(Protocol):
-    """The port."""
+    """What the pages ask of Temporal."""
 
     async def run_info(self, run: RunKey) -> RunInfo | None:
         """This run; None when Temporal does not know it.
@@ -78,18 +78,15 @@ class RunInfoSource(Protocol):
 
 
 class NoRunInfo:
-    """Used when Temporal could not be reached at the start."""
+    """Used when Temporal could not be reached at the start: each call raises."""
 
     async def run_info(self, run: RunKey) -> RunInfo | None:
-        """Always raises RunInfoUnavailable."""
         raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:  # noqa: ARG002 (the port's)
-        """Always raises RunsUnavailable."""
         raise RunsUnavailable("This service is not connected to Temporal")
 
     async def cancel(self, run: RunKey, reason: str) -> bool:  # noqa: ARG002 (the port's)
-        """Always raises RunInfoUnavailable."""
         raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
 
 
@@ -101,7 +98,6 @@ class TemporalRunInfo:
     settings: ClientSettings
 
     async def run_info(self, run: RunKey) -> RunInfo | None:
-        """This run; None when Temporal does not know it."""
         try:
             async with asyncio.timeout(TEMPORAL_TIMEOUT.total_seconds()):
                 found = await find_by_key(self.client, run)
@@ -110,12 +106,10 @@ class TemporalRunInfo:
             raise RunInfoUnavailable("Temporal does not answer") from None
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:
-        """A page of runs."""
         page = await list_page(self.client, wanted, cursor)
         return replace(page, obstacles=await obstacles_of_runs(self.client, page.runs))
 
     async def cancel(self, run: RunKey, reason: str) -> bool:
-        """Request the cancel of this run. False: Temporal does not know it."""
         try:
             async with asyncio.timeout(TEMPORAL_TIMEOUT.total_seconds()):
                 found = await find_by_key(self.client, run)

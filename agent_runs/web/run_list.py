@@ -7,7 +7,7 @@ away, the page says so and shows what the other one knows.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self, TypeVar
 from urllib.parse import quote
@@ -113,12 +113,12 @@ class RunList:
 
     wanted: RunFilter
     rows: Sequence[Row]
-    cursor: bytes | None = None
-    first: bool = True
-    totals: Totals | None = None
-    totals_since: datetime = EPOCH
-    notes: Sequence[str] = ()
-    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    cursor: bytes | None
+    first: bool
+    totals: Totals | None
+    totals_since: datetime
+    notes: Sequence[str]
+    at: datetime
 
 
 class RunLists:
@@ -129,8 +129,7 @@ class RunLists:
         self._source = source
         self._totals: OrderedDict[Selection, tuple[datetime, Totals]] = OrderedDict()
 
-    async def page(self, wanted: RunFilter, cursor: bytes | None = None, *, totals: bool = True) -> RunList:
-        """A page of the list."""
+    async def page(self, wanted: RunFilter, cursor: bytes | None, *, totals: bool) -> RunList:
         now = datetime.now(UTC)
         listing = asyncio.create_task(self._listed(wanted, cursor, now))
         since = wanted.since or now.replace(minute=0, second=0, microsecond=0) - TOTALS_SINCE

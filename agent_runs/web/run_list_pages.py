@@ -93,7 +93,7 @@ class RunListPages:
         form = await _form(request)
         run = form.get("run", "")
         if not self._operators.accepts(request, form.get("token", "").strip()):
-            return self._refusals.sign_in_page(request, "That is not the operator token.", run)
+            return self._refusals.sign_in_page("That is not the operator token.", run)
         target = f"runs/{quote(run, safe='')}" if run else "runs"
         response = Response(status_code=303, headers={"Location": target, **_NO_STORE})
         self._operators.set_cookie(response)

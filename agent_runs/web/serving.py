@@ -15,7 +15,7 @@ from agent_runs.web.operators import Operators
 from agent_runs.web.pages import Pages, SecurityHeaders
 from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.server import serving
-from agent_runs.web.transcripts import KEEP_ALIVE, POLL, app
+from agent_runs.web.transcripts import POLL, app
 
 
 @asynccontextmanager
@@ -43,14 +43,13 @@ def application(
     source: RunInfoSource,
     *,
     poll: timedelta = POLL,
-    keep_alive: timedelta = KEEP_ALIVE,
 ) -> Starlette:
     """The ASGI application: the transcript service with the pages of runs."""
     public = urlsplit(settings.transcripts_public_url or "")
     tokens, root, secure = load_tokens(settings), public.path.rstrip("/"), public.scheme == "https"
-    access = Access(tokens, root, secure, Operators.load(settings, tokens, root=root, secure=secure))
-    paperclip = PaperclipPages.of(settings)
-    pages = Pages(store, access, source, paperclip=paperclip, poll=poll, keep_alive=keep_alive)
-    service = app(store, access, poll=poll, keep_alive=keep_alive, routes=pages.routes, errors=pages.error_response)
+    operators = Operators.load(settings, tokens, root=root, secure=secure)
+    access = Access(tokens, root, secure, operators)
+    pages = Pages(store, access, operators, source, PaperclipPages.of(settings), poll)
+    service = app(store, access, poll=poll, routes=pages.routes, errors=pages.error_response)
     service.add_middleware(SecurityHeaders)
     return service
