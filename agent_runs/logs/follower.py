@@ -28,11 +28,12 @@ from agent_runs.kube.objects import ContainerState, Job, Pod
 from agent_runs.logs.buffer import BUFFER_BYTES, Batch, Buffer
 from agent_runs.logs.frames import FRAME_LIMIT, LastFrame
 from agent_runs.logs.log_resume import Cursor, LogReader, ReadResult
-from agent_runs.logs.silence import NO_LIMITS, Progress, SilenceLimits, WallClock, utc_now
+from agent_runs.logs.silence import NO_LIMITS, SilenceLimits, WallClock, utc_now
 from agent_runs.logs.silence_watch import SilenceWatch
 from agent_runs.logs.source import REPLAY_COMMAND, Source, WatchedPod
 from agent_runs.metrics.definitions import RECONNECTS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
+from agent_runs.transcript.agent_state import AgentState
 
 TAIL_FRAMES: Final = 100_000
 """Frames requested at once when their number is not known."""
@@ -119,7 +120,7 @@ class Follower:
         buffer: int = BUFFER_BYTES,
         limits: SilenceLimits = NO_LIMITS,
         has_stdout: bool = False,
-        progress: Progress | None = None,
+        progress: AgentState | None = None,
         wall_clock: WallClock = utc_now,
         metrics: Recorder = NOT_RECORDED,
     ) -> None:

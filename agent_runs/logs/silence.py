@@ -1,7 +1,7 @@
 """How long an agent has made no progress: measured while its log is followed, and believed only when it is proven.
 
-The agent's own module decides what counts as progress (`Progress`); other output does not end a silence. An agent is
-not silent while a tool works, which its processes show (`agent_runs.logs.work`), nor while nobody can tell.
+`AgentState` decides what counts as progress; other output does not end a silence. An agent is not silent while a tool
+works, which its processes show (`agent_runs.logs.work`), nor while nobody can tell.
 
 Three clocks take part. A line that arrives while the log is followed is as old as its arrival, by the event loop's
 clock. What was in the log before, as after a worker take-over, and the container's start have only the stamps of the
@@ -14,11 +14,11 @@ sidecar must have no newer one, where a rotation has moved that line away), and 
 runs. Whatever cannot be read now proves nothing.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable
 from agent_runs.contracts.messages import PodRef
@@ -29,7 +29,6 @@ from agent_runs.logs.log_resume import NewestFrame
 from agent_runs.logs.source import REPLAY_COMMAND, WORK_COMMAND, Source
 from agent_runs.logs.work import Work, process_names
 from agent_runs.transcript.events import printable
-from agent_runs.transcript.lines import Line
 
 LIVE_AFTER: Final = timedelta(seconds=10)
 """What arrives this long after a connection was opened was written just now; before that the log's past arrives."""
@@ -53,29 +52,6 @@ WallClock: TypeAlias = Callable[[], datetime]
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-class Progress(Protocol):
-    """Judges what an agent writes."""
-
-    def add(self, lines: Sequence[Line]) -> bool:
-        """Take the next lines; whether any of them is progress."""
-        ...
-
-    @property
-    def has_answered(self) -> bool:
-        """Whether its work is done, so that only its end is to come."""
-        ...
-
-    @property
-    def may_run_tool(self) -> bool:
-        """Whether a process may be working for the agent, without output."""
-        ...
-
-    @property
-    def last_progress(self) -> timedelta:
-        """From the agent's first output to its last progress, by its own clock; too short rather than too long."""
-        ...
 
 
 @dataclass(frozen=True)

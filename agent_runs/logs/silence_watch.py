@@ -12,7 +12,6 @@ from agent_runs.logs.silence import (
     NO_LIMITS,
     WORKING_CHECK_INTERVAL,
     LastOutput,
-    Progress,
     SilenceClock,
     SilenceLimits,
     SilenceProof,
@@ -20,6 +19,7 @@ from agent_runs.logs.silence import (
 )
 from agent_runs.logs.source import Source
 from agent_runs.logs.work import Work
+from agent_runs.transcript.agent_state import AgentState
 
 
 class SilenceWatch:
@@ -46,7 +46,7 @@ class SilenceWatch:
         *,
         limits: SilenceLimits,
         has_stdout: bool,
-        progress: Progress | None,
+        progress: AgentState | None,
         wall_clock: WallClock,
         runs: Callable[[], bool],
         is_stored: Callable[[], bool],

@@ -440,21 +440,6 @@ async def test_a_node_without_inotify_instances_is_polled_though_its_message_lac
     assert scripted.opened[1][0] is False
 
 
-async def test_a_node_without_inotify_instances_is_polled() -> None:
-    class Starved(ScriptedLog):
-        async def _pieces(self, text: bytes, error: Exception | None) -> AsyncIterator[bytes]:
-            async for piece in super()._pieces(text, error):
-                yield piece
-            if self.opened[-1][0]:
-                yield b"failed to create fsnotify watcher: too many open files"
-                yield b"\n"
-
-    scripted = Starved(Log(FRAMES, [40]), [(10, None), (20, None), (None, None)], [RUNNING, RUNNING, ENDED])
-    lines, _, _ = await follow(scripted)
-    assert [line.data for line in lines] == EXPECTED
-    assert False in [follow for follow, _ in scripted.opened]
-
-
 async def test_reading_continues_while_the_consumer_is_busy_and_stops_at_the_limit() -> None:
     class Counted(ScriptedLog):
         pieces = 0
