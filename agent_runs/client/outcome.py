@@ -157,7 +157,7 @@ async def execute_update(
     input: Contract | None,
     result_type: type[Result],
     *,
-    update_id: str | None = None,
+    update_id: str,
 ) -> Result:
     """Execute an Update, and retry it until there is a result.
 

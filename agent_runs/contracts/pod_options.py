@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY
+from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY, PROMPT_DIRECTORY, RUN_DIRECTORY
 from agent_runs.contracts.syntax import (
     DATA_KEY,
     QUANTITY,
@@ -44,8 +44,8 @@ MAX_ITEMS: Final = 32
 MAX_PATH: Final = 120
 MAX_ERRORS: Final = 3
 OUR_PATHS: Final = (
-    *(DATA_DIRECTORY, HOME_DIRECTORY, "/opencode-db", "/runtime-cache", "/agent-run"),
-    *("/tmp/prompt", "/tmp/prompt-secret"),  # noqa: S108 - paths in the pod
+    *(DATA_DIRECTORY, HOME_DIRECTORY, RUN_DIRECTORY, PROMPT_DIRECTORY),
+    *("/opencode-db", "/runtime-cache", "/tmp/prompt-secret"),  # noqa: S108 - a path in the pod
     *("/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets"),
 )
 """Paths in the agent's container that no extra volume may cover, be in, or contain."""

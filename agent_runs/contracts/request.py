@@ -157,8 +157,6 @@ Quantity = Annotated[
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
 Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
 Count = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10**12)]
-KEEP_WARM_DEFAULT: Final = 120
-"""Seconds."""
 Usd = Annotated[float, BeforeValidator(_number_not_flag), Field(ge=0, le=10**6, allow_inf_nan=False)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), BeforeValidator(_bounded_area), AfterValidator(_label_keys)]
 OptionalName = Annotated[ObjectName | None, BeforeValidator(_blank_is_absent)]
@@ -248,7 +246,7 @@ class RunConfig(ShortTexts):
     max_repeated_calls: Count = 0
     max_unread_sec: Seconds = 3600
     transport: Literal["auto", "run", "serve"] = "auto"
-    keep_warm_sec: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=24 * 3600)] = KEEP_WARM_DEFAULT
+    keep_warm_sec: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=24 * 3600)] = 120
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
     workspace: Literal["shared", "ephemeral"] = "shared"

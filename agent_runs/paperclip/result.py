@@ -43,7 +43,7 @@ from agent_runs.contracts.outcome import (
 )
 from agent_runs.contracts.request import RunRequest, SessionParams
 from agent_runs.paperclip.javascript import length, shorten
-from agent_runs.paperclip.session import session_params, working_directory
+from agent_runs.paperclip.session import session_params
 
 ErrorFamily = Literal["transient_upstream", "provider_quota", "model_refusal"]
 BillingType = Literal["api", "metered_api", "unknown"]
@@ -165,9 +165,7 @@ def with_notes(outcome: Outcome, notes: Iterable[str]) -> Outcome:
 
 def stored_session(request: RunRequest, session_id: str, rejected: str | None = None) -> SessionParams:
     """A session of this run as Paperclip stores it, and as a later attempt resumes it."""
-    workspace, config = request.context.paperclip_workspace, request.config
-    directory = working_directory(workspace, config)
-    return session_params(session_id, workspace, directory, agent=config.agent, rejected=rejected)
+    return session_params(session_id, request.context.paperclip_workspace, request.config, rejected)
 
 
 def _rejected(request: RunRequest, session_id: str, ended: Failure | None) -> str | None:
@@ -222,20 +220,17 @@ def _error_message(
     if failure is None:
         return None
     if failure.code == RunCancelled.code:
-        return _cut("; ".join(_distinct("Run cancelled", failure.message)), RESULT_MESSAGE_LIMIT)
+        parts = dict.fromkeys(("Run cancelled", failure.message.strip()))
+        return _cut("; ".join(filter(None, parts)), RESULT_MESSAGE_LIMIT)
     if failure.code == RunTimeout.code and request and request.config.timeout_sec:
         return f"Timed out after {request.config.timeout_sec}s"
     message = failure.message.strip() or f"The agent exited with code {-1 if exit_code is None else exit_code}"
     pod = f"Pod exited: {end.reason}" if end and end.reason else ""
-    if pod and exit_code is not None:
-        pod = f"{pod} (exit {exit_code})"
-    if end and end.reason and f"Pod exited: {end.reason}" in message:  # it has its own exit code
+    if pod in message:  # with its own exit code
         return _cut(message, RESULT_MESSAGE_LIMIT)
-    return "; ".join(part for part in (_cut(message, RESULT_MESSAGE_LIMIT - len(pod) - 2), pod) if part)
-
-
-def _distinct(*parts: str) -> list[str]:
-    return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if exit_code is not None:
+        pod = f"{pod} (exit {exit_code})"
+    return f"{_cut(message, RESULT_MESSAGE_LIMIT - len(pod) - 2)}; {pod}"
 
 
 def _never_started(

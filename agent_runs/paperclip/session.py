@@ -76,23 +76,13 @@ def working_directory(workspace: Workspace, config: RunConfig) -> str:
 
 
 def session_params(
-    session_id: str,
-    workspace: Workspace,
-    cwd: str | None = None,
-    agent: str = OPENCODE,
-    rejected: str | None = None,
+    session_id: str, workspace: Workspace, config: RunConfig, rejected: str | None = None
 ) -> SessionParams:
-    """What Paperclip should store so that the next wake can resume `session_id`.
-
-    Args:
-        cwd: where the agent really worked, if that is not the workspace: a session is bound to its directory.
-        agent: whose session it is.
-        rejected: as in `SessionParams`.
-    """
+    """What Paperclip should store so that the next wake can resume `session_id`."""
     return SessionParams(
         session_id=session_id,
-        agent=None if agent == OPENCODE else agent,
-        cwd=cwd or workspace.cwd,
+        agent=None if config.agent == OPENCODE else config.agent,
+        cwd=working_directory(workspace, config),
         workspace_id=workspace.workspace_id,
         repo_url=workspace.repo_url,
         repo_ref=workspace.repo_ref,

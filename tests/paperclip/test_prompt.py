@@ -11,7 +11,6 @@ from tests.paperclip.contexts import FIXTURES, captured, opened
 
 RUN = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
 FULL = PromptSource(
-    run_id="run-1",
     wake=WakePrompt(fresh=" fresh wake ", resumed=" resumed wake "),
     task_markdown="\ntask\n",
     session_handoff=" handoff ",
@@ -45,14 +44,14 @@ def test_a_resumed_session_without_wake_prose_gets_the_heartbeat() -> None:
 
 
 def test_an_agent_without_a_template_gets_the_default_sentence() -> None:
-    source = PromptSource(run_id="run-1", agent={"name": "Ada"})
+    source = PromptSource(agent={"name": "Ada"})
     assert compose(source, resuming=False, run=RUN).text == (
         "You are agent agent-1 (Ada). Continue your Paperclip work."
     )
 
 
 def test_metrics_count_utf_16_units_of_the_trimmed_sections() -> None:
-    source = PromptSource(run_id="run-1", task_markdown=" 𝄞é ", prompt_template="h")
+    source = PromptSource(task_markdown=" 𝄞é ", prompt_template="h")
     assert compose(source, instructions=" i ", resuming=False, run=RUN).metrics == {
         "promptChars": 1 + 2 + 3 + 2 + 1,
         "instructionsChars": 1,

@@ -33,7 +33,7 @@ def test_opencode_works_in_the_workspace_then_in_the_configured_directory_then_o
 
 def test_session_parameters_bind_a_session_to_its_workspace() -> None:
     workspace = Workspace(cwd="/w", workspace_id="ws", repo_url="https://git.example/r", repo_ref="main")
-    assert session_params("ses_1", workspace).model_dump() == {
+    assert session_params("ses_1", workspace, RunConfig(model="a/b")).model_dump() == {
         "sessionId": "ses_1",
         "cwd": "/w",
         "workspaceId": "ws",
@@ -61,5 +61,6 @@ def test_a_session_is_resumed_only_by_the_agent_that_made_it(stored: SessionPara
 
 
 def test_the_agent_of_a_session_is_stored_unless_it_is_opencode() -> None:
-    assert session_params("s", Workspace(cwd="/w"), agent="claude").model_dump()["agent"] == "claude"
-    assert "agent" not in session_params("s", Workspace(cwd="/w"), agent="opencode").model_dump()
+    stored = [session_params("s", Workspace(), RunConfig(model="a/b", agent=agent)) for agent in ("claude", "opencode")]
+    assert [each.model_dump().get("agent") for each in stored] == ["claude", None]
+    assert "agent" not in stored[1].model_dump()
