@@ -149,20 +149,19 @@ class Output:
         return bool(self._last_frame)
 
     def begin(self) -> None:
-        self.number = 1
-        self._batches.add(1, _HELLO, 0, 0, continues=False)
+        """Write the first frame of a turn."""
+        self.number += 1
+        self._batches.add(self.number, _HELLO, 0, 0, continues=False)
         self._write(hello(self.number))
 
     def begin_turn(self, driven: Stream) -> None:
-        """Write the first frame of the next turn. What came after the turn before belongs to none."""
+        """Begin the next turn. What came after the turn before belongs to none."""
         errors = self.streams[1]
         errors.begin = errors.at = errors.size
         errors.lines, errors.partial_since = 0, None
         self.streams[0] = driven
         self._batches, self._last_frame, self._was_partial = Batches(), b"", True
-        self.number += 1
-        self._batches.add(self.number, _HELLO, 0, 0, continues=False)
-        self._write(hello(self.number))
+        self.begin()
 
     def forward(self) -> bool:
         """Forward what is there now, a block of each file at most; return whether that was anything."""

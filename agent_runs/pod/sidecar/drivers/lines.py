@@ -44,7 +44,7 @@ def decoded(document: bytes | str) -> Any:
         ValueError: it is not JSON, or cannot be written again.
     """
     try:
-        return json.loads(document, parse_constant=_refuse)
+        return json.loads(document, parse_constant=refuse)
     except RecursionError:
         raise ValueError("too deep") from None
 
@@ -93,5 +93,6 @@ def _dump(content: dict[str, Any]) -> str:
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _refuse(constant: str) -> None:
+def refuse(constant: str) -> None:
+    """Take none of the constants that JSON does not have: `NaN` and the infinities."""
     raise ValueError(constant)

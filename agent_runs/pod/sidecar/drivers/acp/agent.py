@@ -34,11 +34,10 @@ _GLOB = re.compile(r"[^\n]{1,500}")
 
 
 class AgentEnded(Exception):
-    """There is no agent any more. `code` is its exit code, if that is known."""
+    """There is no agent any more."""
 
     def __init__(self, code: int | None) -> None:
         super().__init__("the agent ended" if code is None else f"the agent ended with exit code {code}")
-        self.code = code
 
 
 class NotProtocol(Exception):
@@ -69,7 +68,7 @@ class Agent:
         """Raises OSError if there is no file of its output."""
         self._folder = folder
         self._waiter = waiter
-        self._input: int | None = None
+        self._input: int
         self._output = shared.open_file(folder, PROTOCOL, os.O_RDONLY)
         self._watch = Watch([self._output])
         self._buffer = bytearray()
@@ -82,13 +81,15 @@ class Agent:
             Aborted: SIGTERM came.
             NotProtocol: something else is in the place of its input.
         """
-        while self._input is None:
+        while True:
             try:
                 self._input = shared.open_fifo(self._folder, INPUT, os.O_WRONLY)
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise NotProtocol(f"its standard input cannot be opened: {error.strerror}") from None
                 self._waiter.ready(None, 0, LOOK_SECONDS)
+            else:
+                return
 
     def send(self, data: bytes) -> None:
         """Write all of it.
@@ -102,19 +103,13 @@ class Agent:
             if self._has_ended():
                 raise AgentEnded(self._code())
             try:
-                left = left[os.write(self._file, left) :]
+                left = left[os.write(self._input, left) :]
             except BlockingIOError:
-                self._waiter.ready(self._file, select.POLLOUT, LOOK_SECONDS)
+                self._waiter.ready(self._input, select.POLLOUT, LOOK_SECONDS)
             except BrokenPipeError:
                 raise AgentEnded(self._code()) from None
             if left and time.monotonic() > end:
                 raise NotProtocol(f"it did not read its standard input for {SEND_SECONDS:g} s")
-
-    @property
-    def _file(self) -> int:
-        if self._input is None:
-            raise AgentEnded(None)
-        return self._input
 
     def lines(self, seconds: float) -> list[RawLine]:
         """Return the next whole lines; none if there were none in that time.
@@ -162,7 +157,7 @@ class Agent:
         if shared.exists(self._folder, ENDED):
             return True
         poll = select.poll()
-        poll.register(self._file, 0)
+        poll.register(self._input, 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
 
     def _code(self) -> int | None:

@@ -284,15 +284,15 @@ class _Drive:
             self._asked(taken)
         elif self._mapping is None:
             self._take_before(taken)
-        elif self._is_answer(taken, PROMPT):
+        elif taken.answers == NUMBERS[PROMPT]:
             self._result = self._result or taken
         else:
             self._take_update(self._mapping, taken)
 
     def _take_before(self, taken: Message) -> None:
         """A message before the prompt."""
-        number = taken.content.get("id")
-        if "method" not in taken.content and isinstance(number, int) and number in NUMBERS.values():
+        number = taken.answers
+        if number is not None and number in NUMBERS.values():
             self._answers.setdefault(number, taken)
         if taken.update.get("sessionUpdate") in HISTORY:
             self._history += 1
@@ -310,9 +310,6 @@ class _Drive:
         cost = cost_of(taken.update)
         if cost is not None:
             self._cost = cost
-
-    def _is_answer(self, taken: Message, name: str) -> bool:
-        return "method" not in taken.content and taken.content.get("id") == NUMBERS[name]
 
     def _grow(self, mapping: Mapping, taken: Message) -> None:
         """Show a text that grows; one that an earlier driver has begun is shown when it is whole."""

@@ -208,13 +208,15 @@ class Mapping:
         self._step += 1
         return [Line("step_start", {"part": {"id": self._part(), "type": "step-start", **self._ids()}})]
 
-    def _end_step(self, reason: str, **content: Any) -> Line:
+    def _end_step(self, reason: str, cost: float | None = None) -> Line:
         self._is_open = False
         tokens, self._tokens = self._tokens, None
         used: dict[str, Any] = {} if tokens is None else {"tokens": tokens.content()}
         if self._context:
             used["context"] = self._context
-        part = {"id": self._part(), "type": "step-finish", **self._ids(), "reason": reason, **used, **content}
+        if cost is not None:
+            used["cost"] = cost
+        part = {"id": self._part(), "type": "step-finish", **self._ids(), "reason": reason, **used}
         return Line("step_finish", {"part": part})
 
     def _count(self, tokens: Tokens | None) -> None:
@@ -304,12 +306,9 @@ class Mapping:
             tokens: of the whole turn, if no step had its own.
         """
         self._count(tokens)
-        lines = self._end_all()
         named = "tool-calls" if self._was_rejected else REASONS.get(reason, tool_word(reason) or "unknown")
-        priced = {} if cost is None else {"cost": cost}
-        if not self._is_open:
-            lines = [*lines, *self._begin_step()]
-        end = self._end_step(named, **priced)
+        lines = [*self._end_all(), *self._begin_step()]
+        end = self._end_step(named, cost)
         return [*lines, Line(end.type, {**end.content, "acp": message.kept})]
 
     def fail(self, tokens: Tokens | None, cost: float | None) -> list[Line]:
@@ -317,8 +316,7 @@ class Mapping:
         self._count(tokens)
         lines = self.abandon()
         if self._is_open or self._tokens is not None or cost is not None:
-            priced = {} if cost is None else {"cost": cost}
-            lines = [*lines, *self._begin_step(), self._end_step("error", **priced)]
+            lines = [*lines, *self._begin_step(), self._end_step("error", cost)]
         return lines
 
     def abandon(self) -> list[Line]:

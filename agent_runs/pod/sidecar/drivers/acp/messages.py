@@ -43,6 +43,12 @@ class Message(NamedTuple):
         return text(dictionary(self.content.get("params")).get("sessionId"), 200)
 
     @property
+    def answers(self) -> int | None:
+        """The number of the request that it answers."""
+        number = self.content.get("id")
+        return number if "method" not in self.content and isinstance(number, int) else None
+
+    @property
     def is_request(self) -> bool:
         """Whether the agent asks and waits."""
         return isinstance(self.content.get("method"), str) and isinstance(self.content.get("id"), (int, str))
@@ -93,12 +99,12 @@ class Refusal(NamedTuple):
 
     def is_one_of(self, patterns: list[Pattern]) -> bool:
         """Whether it matches one of them."""
-        return any(each.code in (None, self.code) and each.matches.search(self.searched) for each in patterns)
+        return any(map(self._found, patterns))
 
     def known(self, patterns: list[Pattern]) -> dict[str, Any] | None:
         """Return it as OpenCode's error; None if no pattern knows it, and its code is no status of HTTP either."""
         for each in patterns:
-            found = each.matches.search(self.searched) if each.code in (None, self.code) else None
+            found = self._found(each)
             if found is not None:
                 status = found.groupdict().get("status")
                 return self._error(each.name, int(status) if status and status.isdigit() else each.status)
@@ -107,6 +113,9 @@ class Refusal(NamedTuple):
     def unknown(self) -> dict[str, Any]:
         """Return it as an error that nobody knows."""
         return self._error("UnknownError", None)
+
+    def _found(self, pattern: Pattern) -> re.Match[str] | None:
+        return pattern.matches.search(self.searched) if pattern.code in (None, self.code) else None
 
     def _error(self, name: str, status: int | None) -> dict[str, Any]:
         known = {} if status is None else {"statusCode": status}

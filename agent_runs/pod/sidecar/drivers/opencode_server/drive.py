@@ -15,17 +15,17 @@ import re
 import secrets
 import string
 import time
+from collections import Counter
 from typing import Any
 
-from agent_runs.pod.sidecar.drivers.folder import EVENTS, STATE, End, aborted, drive_to_end, read_prompt, write_json
+from agent_runs.pod.sidecar.drivers.folder import STATE, End, aborted, drive_to_end, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
 from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, UNKNOWN_SESSION, Line, dictionary, integer, prose, text
 from agent_runs.pod.sidecar.drivers.opencode_server.children import Children
 from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
-from agent_runs.pod.sidecar.drivers.opencode_server.record import MAX_ERRORS, TurnRecord, error_key
 from agent_runs.pod.sidecar.drivers.opencode_server.server import Server, UnknownSession, Unusable, await_port, check
 from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream, grow
-from agent_runs.pod.sidecar.drivers.opencode_server.turn import State, Turn
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import MAX_ERRORS, State, Turn, TurnRecord, error_key
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import ANSWER_SECONDS, NoAnswer, Wire
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
@@ -73,8 +73,8 @@ class _Drive:
         self._stream: Stream | None = None
         self._journal: Journal
         self._growth = Growth()
-        self._live_errors: dict[tuple[str, str], int] = {}
-        self._journal_errors: dict[tuple[str, str], int] = {}
+        self._live_errors: Counter[tuple[str, str]] = Counter()
+        self._journal_errors: Counter[tuple[str, str]] = Counter()
         self._failed_message = ""
         self._children: Children
         self._status: tuple[Any, ...] = ()
@@ -120,10 +120,10 @@ class _Drive:
         if not self._state.session:
             self._note(**self._session())
         state = self._state
-        self._record = TurnRecord(f"{self._folder}/{EVENTS}", state.session)
+        self._record = TurnRecord(self._folder, state.session)
         self._children = Children(state.session, state.message, self._record.children)
         self._skip_others()
-        self._live_errors = dict(self._record.errors)
+        self._live_errors = self._record.errors.copy()
         self._journal = Journal(state.session, state.message, state.start, self._turn.read_to)
         self._reconnect()
 
@@ -156,7 +156,7 @@ class _Drive:
     def _unknown_session(self) -> End:
         """Write what makes the verdict: `opencode run` reports it on stderr only."""
         session = self._turn.session or ""
-        record = TurnRecord(f"{self._folder}/{EVENTS}", session)
+        record = TurnRecord(self._folder, session)
         if not record.errors:
             record.write(Line("error", {"error": UNKNOWN_SESSION}))
         return End(1, None, "Session not found", session)
@@ -341,10 +341,10 @@ class _Drive:
         if error and not (self._was_idle and self._record.errors):
             self._count_error(self._live_errors, error)
 
-    def _count_error(self, counted: dict[tuple[str, str], int], error: dict[str, Any]) -> None:
+    def _count_error(self, counted: Counter[tuple[str, str]], error: dict[str, Any]) -> None:
         """Write it unless the other of the two sources has already brought it."""
         key = error_key(error)
-        counted[key] = counted.get(key, 0) + 1
+        counted[key] += 1
         if counted[key] > self._record.errors[key]:
             self._error(error)
 
@@ -419,17 +419,13 @@ class _Drive:
         idle, answer = now - max(self._idle_since, self._taken_at), self._journal.answer
         if answer is not None and (answer.completed or answer.error is not None):
             return self._ended()
-        if self._record.errors and self._has_failed(idle):
+        if self._record.errors and answer is None and idle > RETRY_SECONDS:  # a message would have come by now
             return self._ended()
         if not self._journal.has_prompt:
             return self._lost("the prompt is not in the session") if idle > UNTAKEN_SECONDS else None
         if answer is not None and idle > UNFINISHED_SECONDS:
             return self._lost("the session is idle, but its last message is not complete")
         return self._without_answer() if answer is None and idle > UNANSWERED_SECONDS else None
-
-    def _has_failed(self, idle: float) -> bool:
-        """Whether an error without a message was all: a message would have come soon."""
-        return self._journal.answer is None and idle > RETRY_SECONDS
 
     def _ended(self) -> End:
         self._take_status({"type": "idle"})

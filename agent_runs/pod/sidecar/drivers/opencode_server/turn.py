@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from collections import Counter
+from typing import Any, NamedTuple
 
-from agent_runs.pod.sidecar.drivers.folder import TURN, read_json, read_state
+from agent_runs.pod.sidecar.drivers.folder import EVENTS, TURN, read_json, read_state
+from agent_runs.pod.sidecar.drivers.lines import dictionary, integer, text
+from agent_runs.pod.sidecar.drivers.opencode_server.children import MAX_CHILDREN, STEP
+from agent_runs.pod.sidecar.drivers.record import Record
+
+LIVE = frozenset({"error", "permission_rejected", "session_status", "text_growth", STEP})
+"""Types of the lines that are not made of the session's journal."""
+MAX_ERRORS = 100
+"""Errors that are remembered, and that are written."""
+MAX_MESSAGE, MAX_REJECTED = 2000, 1000
 
 
 class Turn(NamedTuple):
@@ -78,3 +89,36 @@ class State(NamedTuple):
             OSError, ValueError, TypeError: it cannot be read.
         """
         return cls(**read_state(folder))
+
+
+class TurnRecord(Record):
+    """The lines of a turn, and what earlier drivers of it have written of what no journal has.
+
+    Attributes:
+        errors: how many there are of each.
+        rejected: requests for a permission.
+        children: sub-agents' sessions, each with the `seq` of its newest line.
+    """
+
+    def __init__(self, folder: str, session: str) -> None:
+        """Raises OSError if it cannot be read and written."""
+        self.errors: Counter[tuple[str, str]] = Counter()
+        self.rejected: set[str] = set()
+        self.children: dict[str, int] = {}
+        super().__init__(f"{folder}/{EVENTS}", session, LIVE)
+
+    def note(self, kind: str, line: bytes) -> None:
+        if kind == "error" and len(self.errors) < MAX_ERRORS:
+            self.errors[error_key(json.loads(line).get("error"))] += 1
+        elif kind == "permission_rejected" and len(self.rejected) < MAX_REJECTED:
+            self.rejected.add(str(json.loads(line).get("requestID")))
+        elif kind == STEP and len(self.children) < MAX_CHILDREN:
+            step = json.loads(line)
+            self.children[text(step.get("child"), MAX_MESSAGE)] = integer(step.get("seq"))
+
+
+def error_key(error: object) -> tuple[str, str]:
+    """Return by what two reports of one error are the same."""
+    fields: dict[str, Any] = dictionary(error)
+    data = dictionary(fields.get("data"))
+    return text(fields.get("name"), 200), text(data.get("message"), MAX_MESSAGE)

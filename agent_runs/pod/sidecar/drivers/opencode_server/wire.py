@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import h11
 
-from agent_runs.pod.sidecar.drivers.lines import decoded
+from agent_runs.pod.sidecar.drivers.lines import decoded, refuse
 from agent_runs.pod.sidecar.drivers.waiting import Waiter
 
 HOST = "127.0.0.1"
@@ -282,11 +282,7 @@ def _after(pattern: re.Pattern[str], text: str, position: int) -> int:
     return found.end() if found is not None else position
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
-
-
 _SEPARATORS = re.compile(r"\s*[\[,]?\s*")
 _IN_STRING, _OUTSIDE = re.compile(r'"|\\.', re.DOTALL), re.compile(r'["{}\[\]]')
 _NEXT = re.compile(r"[\s,]*")
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_DECODER = json.JSONDecoder(parse_constant=refuse)
