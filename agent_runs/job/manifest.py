@@ -44,8 +44,8 @@ from agent_runs.job.secrets import (
     token_files,
 )
 from agent_runs.job.volumes import database_claim, volumes
+from agent_runs.kube.objects import amount
 from agent_runs.kube.ownership import API_PROXY, TTL, owner_labels
-from agent_runs.kube.quantity import amount
 from agent_runs.pod.archive import sidecar_archive
 
 SHUTDOWN_MARGIN: Final = timedelta(seconds=10)

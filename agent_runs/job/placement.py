@@ -10,7 +10,7 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import LABEL_LIMIT, label_value
 from agent_runs.contracts.request import Resources, RunConfig
 from agent_runs.contracts.syntax import is_label_key, is_label_value
-from agent_runs.kube.quantity import amount
+from agent_runs.kube.objects import amount
 
 _RESERVED_PREFIXES: Final = ("app.kubernetes.io/", "paperclip.io/")
 _RESERVED_ANNOTATIONS: Final = (
@@ -111,10 +111,10 @@ def tolerations(config: RunConfig, inherited: tuple[Mapping[str, Any], ...]) -> 
         return [dict(each) for each in inherited if not _is_default_toleration(each)]
     chosen = []
     for index, each in enumerate(config.tolerations):
-        error = _toleration_error(each.model_dump(by_alias=True, exclude_none=True))
-        if error:
+        toleration = each.model_dump(by_alias=True, exclude_none=True)
+        if error := _toleration_error(toleration):
             raise InvalidRequest(f"tolerations[{index}]: {error}")
-        chosen.append(each.model_dump(by_alias=True, exclude_none=True))
+        chosen.append(toleration)
     return chosen
 
 

@@ -19,7 +19,7 @@ from agent_runs.contracts.pod_template import template_keys
 from agent_runs.contracts.request import Quantity, RunConfig, Toleration
 from agent_runs.job.data_volume import DataRules, RunFolders
 from agent_runs.job.placement import DATABASE_CLAIMS, DISK, resources
-from agent_runs.kube.quantity import amount
+from agent_runs.kube.objects import amount
 from agent_runs.plain_yaml import NoPlainYaml, load_yaml
 
 _OUR_OBJECTS: Final = ("agent-runs", "agent-opencode-")

@@ -32,8 +32,7 @@ from agent_runs.contracts.errors import (
 from agent_runs.contracts.outcome import ContainerEnd, Peaks
 from agent_runs.contracts.pod import AGENT_CONTAINER
 from agent_runs.kube.failures import bounded
-from agent_runs.kube.objects import ContainerStatus, Event, Job, Pod, Terminated
-from agent_runs.kube.quantity import amount
+from agent_runs.kube.objects import ContainerStatus, Event, Job, Pod, Terminated, amount
 
 NODE_SILENCE_TIMEOUT: Final = timedelta(minutes=2)
 """How long after its `deletionTimestamp` a pod may still exist before its node counts as lost."""

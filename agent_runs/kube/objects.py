@@ -7,9 +7,11 @@ server, a proxy or an old version may leave out anything. Whoever decides checks
 Source of the shapes: kubernetes.io API reference, core/v1 and batch/v1.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from decimal import Decimal
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,6 +19,25 @@ from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 
 Manifest = Mapping[str, Any]
 """An object as it is created."""
+
+
+_SCALE: Final = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    "k": Decimal(10**3),
+    "M": Decimal(10**6),
+    "G": Decimal(10**9),
+    "T": Decimal(10**12),
+    "P": Decimal(10**15),
+    "E": Decimal(10**18),
+    "Ki": Decimal(2**10),
+    "Mi": Decimal(2**20),
+    "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40),
+    "Pi": Decimal(2**50),
+    "Ei": Decimal(2**60),
+}
+_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)")
 
 
 class ApiObject(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -344,3 +365,17 @@ def has_ended(pod: Pod) -> bool:
     inits = [status.state.terminated for status in pod.status.init_container_statuses]
     init_failed = pod.status.phase == "Failed" and any(end is not None and end.exit_code != 0 for end in inits)
     return init_failed or (bool(ends) and None not in ends)
+
+
+def amount(quantity: str) -> Decimal:
+    """Return the number that a quantity stands for: cores, or bytes.
+
+    Raises:
+        ValueError: not a quantity.
+
+    Source: kubernetes.io, resource.Quantity.
+    """
+    match = _QUANTITY.fullmatch(quantity.strip())
+    if match is None or match[2] not in _SCALE:
+        raise ValueError("not a Kubernetes quantity")
+    return Decimal(match[1]) * _SCALE[match[2]]
