@@ -1,27 +1,20 @@
 """What runs switch off in OpenCode is off in the real one, and an agent's configuration switches it on again."""
 
-import asyncio
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
-from agent_runs.agents.opencode.config import environment
-from agent_runs.agents.opencode.merge import merge
 from agent_runs.agents.opencode.switches import CONFIGURATION_SWITCHES, VARIABLE_SWITCHES
 from agent_runs.contracts.request import OpenCodeFeature
-from dev_stack.opencode_binary import ensure_opencode
-from dev_stack.scripted_model import provider_block, serve
+from tests.opencode.real import call, play
 
 FEATURES: tuple[OpenCodeFeature, ...] = get_args(OpenCodeFeature)
-MODEL = "fake/scenario/script"
 RULE = "Answer in rhymes."
+DONE = {"text": "done"}
 LANGUAGE_SERVER = """
 import json, sys
 open(STARTED, "w").close()
@@ -38,54 +31,10 @@ while header := sys.stdin.buffer.readline():
 """Agrees to everything; without an answer OpenCode waits 45 s."""
 
 
-@dataclass(frozen=True)
-class Played:
-    """What one run of OpenCode did.
-
-    Attributes:
-        tools: status of each tool call.
-    """
-
-    events: Sequence[Mapping[str, Any]]
-    requests: str
-
-    @property
-    def tools(self) -> list[str]:
-        return [each["part"]["state"]["status"] for each in self.events if each["type"] == "tool_use"]
-
-
-async def played(
-    home: Path, *calls: Mapping[str, Any], features: Collection[OpenCodeFeature] = (), skip_permissions: bool = True
-) -> Played:
-    """The real OpenCode in a repository, with a model that makes these tool calls one by one."""
-    opencode = await ensure_opencode()
-    workspace, config, prompt, output = home / "workspace", home / "config.json", home / "prompt", home / "output"
-    steps = [*({"tools": [call]} for call in calls), {"text": "done"}]
-    prompt.write_text(f"<<<fake-llm\n{json.dumps({'steps': steps})}\nfake-llm>>>")
-    async with serve() as model:
-        block = provider_block(model.base_url)
-        operator = {"provider": block}
-        merged = merge(model=MODEL, agent={}, operator=operator, skip_permissions=skip_permissions, features=features)
-        config.write_text(json.dumps(merged.config))
-        fixed = environment(config_file=str(config), directory=str(workspace), features=features)
-        with prompt.open("rb") as stdin, output.open("wb") as stdout:
-            process = await asyncio.create_subprocess_exec(
-                *(opencode, "run", "--format", "json", "-m", MODEL, "--title", "test", "--dir", str(workspace)),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=asyncio.subprocess.PIPE,
-                cwd=workspace,
-                env={**fixed, "HOME": str(home), "TMPDIR": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"},
-            )
-            _, stderr = await process.communicate()
-        assert process.returncode == 0, stderr.decode(errors="replace")
-        return Played([json.loads(line) for line in output.read_bytes().splitlines()], json.dumps(list(model.requests)))
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A repository with a Go module and rules of its own, and programs for Go that leave a file when they start."""
-    workspace, programs = tmp_path / "workspace", tmp_path / "bin"
+    workspace, programs = tmp_path / "workspace", tmp_path / "programs"
     programs.mkdir()
     subprocess.run(["git", "init", "--quiet", str(workspace)], check=True)
     (workspace / "AGENTS.md").write_text(RULE)
@@ -102,13 +51,14 @@ def home(tmp_path: Path) -> Path:
 async def test_exactly_what_the_configuration_switches_on_is_on(
     home: Path, features: tuple[OpenCodeFeature, ...]
 ) -> None:
-    source = {"filePath": str(home / "workspace" / "main.go"), "content": "package main\n"}
-    run = await played(home, {"name": "write", "args": source}, features=features)
+    write = call("write", filePath=str(home / "workspace" / "main.go"), content="package main\n")
+    run = await play(home, write, DONE, features=features)
+    assert run.exit_code == 0, run.errors
     seen = {
         "lsp": (home / "gopls-started").exists(),
         "formatter": (home / "gofmt-started").exists(),
         "snapshot": any("snapshot" in each["part"] for each in run.events if each["type"] == "step_start"),
-        "projectConfig": RULE in run.requests,
+        "projectConfig": RULE in json.dumps(run.requests),
     }
     assert {feature for feature, on in seen.items() if on} == set(features)
 
@@ -125,11 +75,12 @@ async def test_leaving_the_workspace_is_what_the_form_says_of_skipped_permission
     outside.write_text("text\n")
     program = f"python3 -c \"print(open('{outside}').read())\""
     calls = [
-        {"name": "read", "args": {"filePath": str(outside)}},
-        {"name": "bash", "args": {"command": f"cat {outside}", "description": "read it"}},
-        {"name": "bash", "args": {"command": program, "description": "read it in a program"}},
+        call("read", filePath=str(outside)),
+        call("bash", command=f"cat {outside}", description="read it"),
+        call("bash", command=program, description="read it in a program"),
     ]
-    assert (await played(home, *calls, skip_permissions=skip_permissions)).tools == statuses
+    run = await play(home, *calls, DONE, skip_permissions=skip_permissions)
+    assert [state["status"] for state in run.tools] == statuses, run.errors
 
 
 @pytest.mark.slow
@@ -140,7 +91,8 @@ async def test_a_plugin_of_the_repository_runs_whatever_is_switched_off_as_the_p
     plugin.write_text(
         f"import fs from 'fs'; fs.writeFileSync('{home}/plugin-started', ''); export const Own = async () => ({{}})\n"
     )
-    await played(home)
+    run = await play(home, DONE)
+    assert run.exit_code == 0, run.errors
     assert (home / "plugin-started").exists()
 
 
