@@ -20,7 +20,6 @@ from agent_runs.contracts.pod import AGENT_CONTAINER, SIDECAR_CONTAINER
 Manifest = Mapping[str, Any]
 """An object as it is created."""
 
-
 _SCALE: Final = {
     "": Decimal(1),
     "m": Decimal("0.001"),
