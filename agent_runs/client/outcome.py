@@ -81,11 +81,12 @@ async def fetch_outcome(handle: WorkflowHandle[Any, Outcome], *, collect: bool) 
         RPCError: no such run, or not allowed.
     """
     try:
-        outcome = await execute_update(handle, updates.OUTCOME, None, Outcome, update_id=updates.OUTCOME)
+        try:
+            outcome = await execute_update(handle, updates.OUTCOME, None, Outcome, update_id=updates.OUTCOME)
+        except UpdatesSpent:
+            outcome = await _queried_outcome(handle)
     except RunClosed:
         return await outcome_at_close(handle)
-    except UpdatesSpent:
-        outcome = await _queried_outcome(handle)
     if collect:
         with suppress(RPCError):  # the run has closed: nothing is retained any more
             await handle.signal(updates.COLLECTED)
@@ -93,12 +94,16 @@ async def fetch_outcome(handle: WorkflowHandle[Any, Outcome], *, collect: bool) 
 
 
 async def _queried_outcome(handle: WorkflowHandle[Any, Outcome]) -> Outcome:
-    """Wait for the outcome of a run that accepts no more updates: it is asked for again and again, until it is there or
-    the run is closed."""
+    """Wait for the outcome of a run that accepts no more updates: it is asked for again and again.
+
+    Raises:
+        RunClosed: the run is closed, or Temporal does not know it.
+        RPCError: a retry would not help.
+    """
     outcome: Outcome | None = None
     while outcome is None:
-        if (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING:
-            return await outcome_at_close(handle)
+        if (await _until_answered(handle.describe)).status is not WorkflowExecutionStatus.RUNNING:
+            raise RunClosed
         with suppress(WorkflowQueryFailedError, WorkflowQueryRejectedError, RPCError):  # no worker answers
             answer = await handle.query(updates.OUTCOME, rpc_timeout=QUERY_TIMEOUT)
             outcome = Outcome.model_validate(answer) if answer else None
@@ -187,7 +192,7 @@ async def execute_update(
             await _pause_after(error)
 
 
-async def _until_answered(call: Callable[[], Awaitable[None]]) -> None:
+async def _until_answered(call: Callable[[], Awaitable[Result]]) -> Result:
     """Repeat an idempotent call until Temporal answers it.
 
     Raises:

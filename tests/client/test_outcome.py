@@ -1,0 +1,64 @@
+"""The outcome of a run comes through, whatever Temporal does meanwhile."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+
+from agent_runs.client import outcome as outcomes
+from agent_runs.contracts.outcome import Outcome
+
+OUTCOME = Outcome(exit_code=0)
+RUNNING, COMPLETED = WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED
+
+
+def away(status: RPCStatusCode = RPCStatusCode.UNAVAILABLE) -> RPCError:
+    return RPCError("away", status, b"")
+
+
+@dataclass
+class FakeHandle:
+    """A run that accepts no more updates. Each description is a status, or an error of Temporal."""
+
+    descriptions: Iterator[WorkflowExecutionStatus | RPCError]
+    signals: list[str] = field(default_factory=list)
+
+    async def execute_update(self, *_: Any, **__: Any) -> None:
+        raise away(RPCStatusCode.FAILED_PRECONDITION)
+
+    async def describe(self) -> SimpleNamespace:
+        described = next(self.descriptions)
+        if isinstance(described, RPCError):
+            raise described
+        return SimpleNamespace(status=described)
+
+    async def query(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return OUTCOME.model_dump(mode="json")
+
+    async def result(self) -> Outcome:
+        return OUTCOME
+
+    async def signal(self, name: str) -> None:
+        self.signals.append(name)
+
+
+@pytest.mark.parametrize("status", [RUNNING, COMPLETED])
+async def test_the_outcome_of_a_run_without_updates_is_awaited_through_an_outage(
+    status: WorkflowExecutionStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "RPC_RETRY_INTERVAL", timedelta())
+    handle = FakeHandle(iter([away(), away(), status]))
+    run = cast("WorkflowHandle[Any, Outcome]", handle)
+    assert await outcomes.fetch_outcome(run, collect=True) == OUTCOME
+    assert handle.signals == (["collected"] if status is RUNNING else [])
+
+
+async def test_whoever_may_not_see_a_run_is_told_so() -> None:
+    run = cast("WorkflowHandle[Any, Outcome]", FakeHandle(iter([away(RPCStatusCode.PERMISSION_DENIED)])))
+    with pytest.raises(RPCError, match="away"):
+        await outcomes.fetch_outcome(run, collect=False)
