@@ -210,12 +210,12 @@ export function codeOf(error: unknown): number | undefined {
   return undefined;
 }
 
-/** The server's error message in one line of at most 200 characters, without what was sent. */
+/** The innermost text of an error, the server's if there is one, in one line of at most 300 characters. */
 export function serverMessage(error: unknown): string {
-  const details = causesOf(error).map((each) => each.details);
-  const innermost = details.findLast((text): text is string => typeof text === "string" && text !== "");
-  const message = innermost ?? (error instanceof Error ? error.message : "unknown error");
-  return message.replace(/\s+/g, " ").slice(0, 200);
+  const causes = causesOf(error);
+  const texts = [...causes.map(({ message }) => message), ...causes.map(({ details }) => details)];
+  const message = texts.findLast((text) => typeof text === "string" && text !== "") ?? "unknown error";
+  return String(message).replace(/\s+/g, " ").slice(0, 300);
 }
 
 /** The error and the errors behind it, with what gRPC adds to one. */

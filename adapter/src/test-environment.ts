@@ -39,7 +39,12 @@ export async function testEnvironment(context: EnvironmentTestContext): Promise<
 function withoutChecks(error: unknown): Finding {
   const remedy = "Correct the setting in the environment of Paperclip's server.";
   if (error instanceof ConfigurationError) return check("settings", "error", error.message, remedy);
-  return check("environment_test_failed", "error", `The test itself failed: ${errorText(error)}`, "Report this bug.");
+  return check(
+    "environment_test_failed",
+    "error",
+    `The test itself failed: ${serverMessage(error)}`,
+    "Report this bug.",
+  );
 }
 
 async function allChecks(context: EnvironmentTestContext): Promise<Finding[]> {
@@ -94,7 +99,7 @@ async function configuration(settings: Settings, { companyId, config }: Environm
     return report.findings ?? [];
   } catch (error) {
     const late = codeOf(error) === Code.DEADLINE_EXCEEDED;
-    const reason = late ? `no worker answered within ${TIMEOUT_MS / 1000} s` : errorText(error);
+    const reason = late ? `no worker answered within ${TIMEOUT_MS / 1000} s` : serverMessage(error);
     const level = error instanceof WorkflowFailedError ? "error" : "warn";
     const remedy =
       "Start a worker (`agent-runs worker`) of this version with the same AGENT_RUNS_TASK_QUEUE and sealing key.";
@@ -142,14 +147,6 @@ async function tried(failure: Finding, work: () => Promise<Finding[]>): Promise<
   try {
     return await work();
   } catch (error) {
-    return [{ ...failure, message: `${failure.message}: ${errorText(error)}` }];
+    return [{ ...failure, message: `${failure.message}: ${serverMessage(error)}` }];
   }
-}
-
-/** The error's message, and that of its first cause. */
-function errorText(error: unknown): string {
-  let first = error;
-  while (first instanceof Error && first.cause instanceof Error) first = first.cause;
-  const cause = first instanceof Error && first !== error ? `: ${first.message}` : "";
-  return `${serverMessage(error)}${cause}`.slice(0, 300);
 }
