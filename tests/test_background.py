@@ -17,21 +17,27 @@ async def test_background_work_has_ended_when_its_block_has() -> None:
             await asyncio.sleep(0)
             ended.set()
 
-    with pytest.raises(KeyError):
+    async def block() -> None:
         async with in_background(work()):
             await asyncio.sleep(0)
-            raise KeyError
+            raise KeyError("the block's own")
+
+    with pytest.raises(KeyError, match="the block's own"):
+        await block()
     assert ended.is_set()
 
 
 async def test_an_error_of_background_work_is_raised_at_the_end_of_its_block() -> None:
-    reached = False
+    passed: list[str] = []
 
     async def work() -> None:
-        raise ValueError
+        raise ValueError("it failed")
 
-    with pytest.raises(ValueError):
+    async def block() -> None:
         async with in_background(work()):
             await asyncio.sleep(0)
-            reached = True
-    assert reached
+            passed.append("the end")
+
+    with pytest.raises(ValueError, match="it failed"):
+        await block()
+    assert passed == ["the end"]
