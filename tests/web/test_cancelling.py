@@ -8,8 +8,8 @@ import pytest
 
 from agent_runs.web.cancelling import REASON
 from tests.support.cases import case
-from tests.web.fleet_parts import BEARER, operated
 from tests.web.parts import RUN, Site, run_info
+from tests.web.run_list_parts import BEARER, operated
 
 PATH = f"/runs/{RUN}/cancel"
 HTML = {"Accept": "text/html"}

@@ -21,8 +21,8 @@ from agent_runs.transcript.fleet import FleetQueries
 from agent_runs.transcript.tokens import authorization
 from agent_runs.web.operators import COOKIE, SESSION_LIFETIME
 from agent_runs.web.wrong_tokens import LIMIT
-from tests.web.fleet_parts import BEARER, TOKEN, operated, run, store_run, usage
 from tests.web.parts import RUN, Site, key, line, payloads, run_info, site, text_event
+from tests.web.run_list_parts import BEARER, TOKEN, operated, run, store_run, usage
 
 HTML = {"Accept": "text/html"}
 

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from tests.web.chromium import Tab, chromium, installed
-from tests.web.fleet_parts import TOKEN, operated, run, store_run, usage
 from tests.web.parts import RUN, Site, key, line, payloads, run_info, text_event
+from tests.web.run_list_parts import TOKEN, operated, run, store_run, usage
 from tests.web.test_browser import blocked, served, thrown
 
 PROGRAM = installed()
