@@ -105,7 +105,6 @@ class FollowedRun:
 
     cluster: Cluster
     store: TranscriptStore
-    workload: Workload
     job: JobRef
     pod: PodRef
     key: AttemptKey = field(
@@ -192,7 +191,7 @@ async def running_workload(
     try:
         async with asyncio.timeout(start_timeout.total_seconds()):
             pod = await started_pod(cluster, ref)
-        yield FollowedRun(cluster, store, workload, ref, PodRef(namespace=NAMESPACE, name=pod.name, uid=pod.uid))
+        yield FollowedRun(cluster, store, ref, PodRef(namespace=NAMESPACE, name=pod.name, uid=pod.uid))
     finally:
         await delete_all(cluster, ref, name)
 

@@ -18,6 +18,7 @@ from tests.faults.scenarios import (
     Row,
     Scenario,
     api_server_stopped_while_the_agent_writes,
+    at_work,
     begin_cancel,
     cancel_before_the_prompt,
     cancel_running,
@@ -38,10 +39,7 @@ KILLED_WHEN: Final = "worker SIGKILLed when `{}` {}"
 
 
 async def kubelet_restarted(env: Environment) -> Outcome:
-    env.agent()
-    ticket = await env.start()
-    await env.worker()
-    await env.until_stored()
+    ticket = await at_work(env)
     env.release_agent()
     await env.system.embedded.faults.restart_kubelet(STOPPED_SECONDS)
     return await env.outcome(ticket)
@@ -66,10 +64,7 @@ async def driver_killed(env: Environment) -> Outcome:
 
 async def agent_killed(env: Environment) -> Outcome:
     assert isinstance(env, AcpEnvironment)
-    env.agent()
-    ticket = await env.start()
-    await env.worker()
-    await env.until_stored()
+    ticket = await at_work(env)
     kill(env.agents.programs_of(env.raw))
     return await env.outcome(ticket)
 

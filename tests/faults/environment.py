@@ -229,21 +229,6 @@ class Environment:
     def is_ours(self, body: Object) -> bool:
         return bool(self.raw) and (body["metadata"].get("labels") or {}).get("paperclip.io/agent-id") == self.agent_id
 
-    async def stop_api_server(self, seconds: float) -> None:
-        """Stop the API server for so long; containers keep running."""
-        await self.system.embedded.faults.restart_api_server(seconds)
-
-    async def oom_kill(self, pod: Object) -> None:
-        """Kill the agent's container as the kernel does at its memory limit; the embedded cluster enforces no limit."""
-        await self.system.embedded.faults.kill_container(pod["metadata"]["name"], "opencode", oom=True)
-
-    def shorten_ttl(self) -> None:
-        """Let Kubernetes delete the Job as soon as it has ended."""
-        for name in self.left(JOBS):
-            self.system.embedded.store.change(
-                JOBS, "default", name, lambda body: body["spec"].update(ttlSecondsAfterFinished=0)
-            )
-
     # ---------------------------------------------------------------- the record
 
     def record(self) -> None:

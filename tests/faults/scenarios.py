@@ -14,7 +14,7 @@ from agent_runs.contracts.outcome import Outcome
 from agent_runs.kube.ownership import CLAIMED_BY
 from dev_stack.cluster.kinds import JOBS, PODS, Object
 from tests.faults.checks import Expected
-from tests.faults.environment import EXITS_ON_SIGTERM, POLL_SECONDS, Environment, processes_of
+from tests.faults.environment import EXITS_ON_SIGTERM, POLL_SECONDS, WRITES_ALL_LINES, Environment, processes_of
 from tests.support.sqlite import locked
 
 Scenario = Callable[[Environment], Awaitable[Outcome]]
@@ -63,14 +63,29 @@ def row(
     return Row(name, fault, action, scenario, expected, quick, server)
 
 
+async def at_work(env: Environment, body: str = WRITES_ALL_LINES) -> Ticket:
+    """A run whose agent has written the first half of its lines, and awaits its release."""
+    env.agent(body)
+    ticket = await env.start()
+    await env.worker()
+    await env.until_stored()
+    return ticket
+
+
+async def killed_by_itself(env: Environment, step: str, moment: str) -> Ticket:
+    """A run whose worker has killed itself at this moment; there is no other one yet."""
+    ticket = await env.start()
+    worker = await env.worker(step, moment)
+    assert await worker.end() == -signal.SIGKILL
+    return ticket
+
+
 # ---------------------------------------------------------------- workers
 
 
 async def killed_at(step: str, moment: str, env: Environment) -> Outcome:
     env.agent(waits_for_release=False)
-    ticket = await env.start()
-    first_worker = await env.worker(step, moment)
-    assert await first_worker.end() == -signal.SIGKILL
+    ticket = await killed_by_itself(env, step, moment)
     await env.worker()
     return await env.outcome(ticket)
 
@@ -100,9 +115,7 @@ async def killed_while_agent_is_silent(env: Environment) -> Outcome:
 
 async def killed_with_silence_unreported(env: Environment) -> Outcome:
     env.agent(silenceTimeoutSec=2)
-    ticket = await env.start()
-    first_worker = await env.worker("stream_logs", "after")
-    assert await first_worker.end() == -signal.SIGKILL
+    ticket = await killed_by_itself(env, "stream_logs", "after")
     await env.worker()
     return await env.outcome(ticket)
 
@@ -177,10 +190,7 @@ def worker_rows() -> list[Row]:
 
 
 async def temporal_stopped(seconds: float, env: Environment) -> Outcome:
-    env.agent()
-    ticket = await env.start()
-    await env.worker()
-    await env.until_stored()
+    ticket = await at_work(env)
     assert env.server is not None
     await env.server.stop(seconds, meanwhile=env.release_agent)
     return await env.outcome(ticket)
@@ -217,12 +227,9 @@ async def api_answers(answer: dict[str, float | None], env: Environment) -> Outc
 
 
 async def api_server_stopped_while_the_agent_writes(seconds: float, env: Environment) -> Outcome:
-    env.agent()
-    ticket = await env.start()
-    await env.worker()
-    await env.until_stored()
+    ticket = await at_work(env)
     env.release_agent()
-    await env.stop_api_server(seconds)
+    await env.system.embedded.faults.restart_api_server(seconds)
     return await env.outcome(ticket)
 
 
@@ -233,7 +240,7 @@ async def api_server_stopped_before_the_job(seconds: float, env: Environment) ->
     await env.worker()
     await env.until_step(ticket, "create_job", attempt=2)
     refused.times = refused.hits  # from here on nothing answers at all
-    await env.stop_api_server(seconds)
+    await env.system.embedded.faults.restart_api_server(seconds)
     return await env.outcome(ticket)
 
 
@@ -270,10 +277,7 @@ def api_rows() -> list[Row]:
 
 async def pod_fault(inject: Callable[[Environment, Object], Awaitable[None]], env: Environment) -> Outcome:
     """A fault of the pod while the agent writes; the next attempt, if there is one, need not wait."""
-    env.agent()
-    ticket = await env.start()
-    await env.worker()
-    await env.until_stored()
+    ticket = await at_work(env)
     pod = await env.pod()
     await inject(env, pod)
     await until(lambda: not processes_of(env.agent_id))
@@ -296,7 +300,8 @@ async def node_lost(env: Environment, _pod: Object) -> None:
 
 
 async def out_of_memory(env: Environment, pod: Object) -> None:
-    await env.oom_kill(pod)
+    """As the kernel does at the memory limit, which the embedded cluster does not enforce."""
+    await env.system.embedded.faults.kill_container(pod["metadata"]["name"], "opencode", oom=True)
 
 
 async def job_deleted(env: Environment, _pod: Object) -> None:
@@ -308,10 +313,11 @@ async def job_deleted(env: Environment, _pod: Object) -> None:
 async def job_removed_before(step: str, moment: str, env: Environment) -> Outcome:
     """The worker is killed, agent and sidecar end, the Job's TTL deletes it; then another worker starts."""
     env.agent(waits_for_release=False, maxUnreadSec=0)
-    ticket = await env.start()
-    first_worker = await env.worker(step, moment)
-    assert await first_worker.end() == -signal.SIGKILL
-    env.shorten_ttl()
+    ticket = await killed_by_itself(env, step, moment)
+    for name in env.left(JOBS):  # so that Kubernetes deletes the Job as soon as it has ended
+        env.system.embedded.store.change(
+            JOBS, "default", name, lambda body: body["spec"].update(ttlSecondsAfterFinished=0)
+        )
     await env.until_none_left(JOBS)
     await env.worker()
     return await env.outcome(ticket)
@@ -403,10 +409,7 @@ def caller_rows() -> list[Row]:
 
 
 async def store_locked(seconds: float, env: Environment) -> Outcome:
-    env.agent()
-    ticket = await env.start()
-    await env.worker()
-    await env.until_stored()
+    ticket = await at_work(env)
     with locked(env.folder / "transcripts.db"):
         env.release_agent()
         await asyncio.sleep(seconds)
@@ -501,10 +504,7 @@ async def cancel_pending(env: Environment) -> Outcome:
 
 async def cancel_running(env: Environment) -> Outcome:
     """While the agent writes; by five callers at once."""
-    env.agent(EXITS_ON_SIGTERM)
-    ticket = await env.start()
-    await env.worker()
-    await env.until_stored()
+    ticket = await at_work(env, EXITS_ON_SIGTERM)
     handle = ticket.handle(env.system.temporal)
     answers = await asyncio.gather(*(cancel(handle, "wrong branch") for _ in range(5)))
     assert all(answer == answers[0] for answer in answers)
@@ -594,7 +594,7 @@ async def api_server_stopped_before_the_prompt(seconds: float, env: Environment)
     ticket = await env.start()
     await env.worker()
     await until_claimed(env)
-    await env.stop_api_server(seconds)
+    await env.system.embedded.faults.restart_api_server(seconds)
     return await env.outcome(ticket)
 
 
@@ -609,9 +609,7 @@ async def cancel_before_the_prompt(env: Environment) -> Outcome:
 async def cancel_after_the_prompt(env: Environment) -> Outcome:
     """The pod has the prompt, no worker knows of it, and none runs when the cancel comes."""
     env.agent()
-    ticket = await env.start()
-    first_worker = await env.worker("create_job", "after")
-    assert await first_worker.end() == -signal.SIGKILL
+    ticket = await killed_by_itself(env, "create_job", "after")
     await env.until_file("starts")
     cancelling = begin_cancel(env, ticket)
     await env.worker()
@@ -627,10 +625,7 @@ async def until_claimed(env: Environment) -> None:
 
 async def log_cut(env: Environment) -> Outcome:
     """The kubelet ends the log, and three further requests for it break off in their first line: each is in vain."""
-    env.agent()
-    ticket = await env.start()
-    await env.worker()
-    await env.until_stored()
+    ticket = await at_work(env)
     faults = env.system.embedded.faults
     cut = faults.http(path="/log", cut_after=100, times=3)
     faults.end_follows()

@@ -22,6 +22,7 @@ from agent_runs.transcript.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.faults.environment import Environment, open_environment
+from tests.faults.scenarios import at_work
 from tests.support.ports import free_port
 from tests.support.process_pool import ProcessPool
 from tests.transcript.postgres import CannotStart, Postgres
@@ -82,11 +83,8 @@ async def open_surfaces(env: Environment, ticket: Ticket) -> AsyncIterator[Surfa
 
 async def test_the_worker_was_killed(temporal: Client, process_pool: ProcessPool, tmp_path: Path) -> None:
     async with open_environment("killed", temporal, process_pool, tmp_path) as env:
-        env.agent()
-        worker = await env.worker()
-        ticket = await env.start()
-        await env.until_stored()
-        worker.send(signal.SIGKILL)
+        ticket = await at_work(env)
+        env.workers[0].send(signal.SIGKILL)
         async with open_surfaces(env, ticket) as seen:
             await env.system.until_obstacle(ticket, "following the agent's output")
             expected = "following the agent's output"
@@ -120,10 +118,7 @@ async def test_the_api_server_is_away(temporal: Client, process_pool: ProcessPoo
 
 async def test_the_stores_disk_is_full(temporal: Client, process_pool: ProcessPool, tmp_path: Path) -> None:
     async with open_environment("full", temporal, process_pool, tmp_path) as env:
-        env.agent()
-        await env.worker()
-        ticket = await env.start()
-        await env.until_stored()
+        ticket = await at_work(env)
         (env.folder / "full").touch()
         env.release_agent()
         async with open_surfaces(env, ticket) as seen:
@@ -215,10 +210,7 @@ async def ready(address: str) -> str:
 
 async def test_temporal_is_stopped(temporal: Client, process_pool: ProcessPool, tmp_path: Path) -> None:
     async with open_environment("stopped", temporal, process_pool, tmp_path, own_server=True) as env:
-        env.agent()
-        await env.worker()
-        ticket = await env.start()
-        await env.until_stored()
+        ticket = await at_work(env)
         assert env.server is not None
         async with open_surfaces(env, ticket) as seen:
             await env.server.running.shutdown()

@@ -149,11 +149,6 @@ class Api:
         found: list[Object] = await self.get(f"/agents/{agent}/task-sessions")
         return found
 
-    async def wakeup(self, agent: str, issue: str, **options: Any) -> Object:
-        body = {"source": "on_demand", "triggerDetail": "manual", "reason": "test", "payload": {"issueId": issue}}
-        woken: Object = await self.post(f"/agents/{agent}/wakeup", {**body, **options})
-        return woken
-
     async def retry(self, agent: str, run: str) -> str | None:
         """Retries a failed run, as its button does; the id of the new run, None while Paperclip refuses."""
         body = {"source": "on_demand", "triggerDetail": "manual", "reason": "retry_failed_run", "failedRunId": run}

@@ -9,8 +9,8 @@ import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,6 @@ class Workers:
     admin: Cluster
     namespace: str
     folder: Path
-    ends: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def kubeconfig(self, rules: Sequence[dict[str, Any]]) -> Path:
         """The kubeconfig of a new ServiceAccount to which these rules are granted."""

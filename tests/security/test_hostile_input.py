@@ -36,8 +36,9 @@ from agent_runs.transcript.store import Line
 from agent_runs.web.paperclip_log import CALL_BYTES, FORMATS, calls
 from agent_runs.web.render import Templates, page_entries
 from tests.logs.one_connection import fed
-from tests.paperclip.contexts import NAMES, captured
+from tests.paperclip.contexts import NAMES, captured, minimal, with_value
 from tests.runs.test_restarts import peak_memory
+from tests.support.cases import case
 from tests.support.lines import file_line
 from tests.web.parts import NOON, line
 
@@ -135,6 +136,14 @@ def test_2000_mutations_of_real_requests_give_a_job_or_a_named_refusal() -> None
     assert 200 < len(refusals) < 1800
     assert all(refusals)
     assert max(map(len, refusals)) < MESSAGE_LIMIT
+
+
+def test_a_scratch_folder_of_any_kind_is_no_crash() -> None:
+    context = with_value(minimal(), "config.env", {"TMPDIR": "/tmp/x"})
+    for folder in ({}, [], ["a"], 1, None):
+        with case(folder):
+            prepared = prepare(with_value(context, "context.paperclipScratch", {"dir": folder}))
+            assert prepared.secrets.env == {"TMPDIR": "/tmp/x"}
 
 
 # what an agent writes

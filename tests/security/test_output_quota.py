@@ -1,12 +1,17 @@
-"""One run cannot fill the transcript store."""
+"""One run cannot fill the transcript store, and only its owner reads it."""
 
+import os
+import stat
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
+from agent_runs.contracts.identity import RunKey
 from tests.runs.system import System, attempt_key, open_system
+from tests.support.sqlite import sqlite_store
 
 MIB = 1024 * 1024
 FLOOD = f"cat > /dev/null; trap '' TERM; yes {'x' * 1000}"
@@ -53,3 +58,9 @@ async def test_the_receipt_of_such_a_run_has_a_gap_of_unknown_size(small: System
     (last, named) = (await small.store.read(attempt_key(raw), limit=100_000, max_bytes=16 * MIB))[-2:]
     assert (gap.after_sequence, gap.frames) == (last.sequence, None)
     assert named.stream == "gap"
+
+
+async def test_only_its_owner_reads_the_transcript_store(tmp_path: Path) -> None:
+    async with sqlite_store(tmp_path) as store:
+        await store.attempts(RunKey.named("ada~run-1"))
+        assert {stat.S_IMODE(each.stat().st_mode) for each in os.scandir(tmp_path)} == {0o600}
