@@ -134,9 +134,12 @@ class Driving:
 
     def _start(self) -> None:
         self._processes += 1
+        # a stop waits for the driver's own handler (`Waiter`): this process's would take it from the driver
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._process = os.fork()
         if not self._process:
             self._drive()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     def _drive(self) -> None:
         try:

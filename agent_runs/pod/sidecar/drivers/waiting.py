@@ -25,6 +25,7 @@ class Waiter:
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._request_stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # see `driving`
 
     def _request_stop(self, *_: object) -> None:
         self.stop_requested = True

@@ -1,0 +1,50 @@
+"""The sidecar's own half of driving: it starts the driver's process, and ends its turn."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from dev_stack.plan import ROOT
+from tests.pod.acp import PROFILES, acp_turn
+from tests.pod.harness import end_session
+
+SIDECAR = """
+import os, signal, sys, time
+from agent_runs.pod.sidecar.driving import Driving
+from agent_runs.pod.sidecar.drivers.acp import AcpAgent
+
+load = AcpAgent.load
+def load_slowly(agent):
+    time.sleep(0.5)
+    return load(agent)
+AcpAgent.load = load_slowly
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+output, own, turn = sys.argv[1:]
+driving = Driving(output, own, turn, "none", lambda: False)
+driving.begin()
+driving.abort()
+ended, _ = os.wait()
+assert driving.has_ended(ended)
+print(open(f"{own}/turn-1/end").read())
+"""
+
+
+def test_a_stop_that_comes_while_the_driver_starts_aborts_the_turn(tmp_path: Path) -> None:
+    output, own, turn = (tmp_path / name for name in ("output", "own", "turn.json"))
+    for folder in (output, own):
+        folder.mkdir()
+    turn.write_text(json.dumps(acp_turn(tmp_path, PROFILES["claude"], text="go")))
+    with subprocess.Popen(
+        [sys.executable, "-c", SIDECAR, output, own, turn],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as sidecar:
+        try:
+            end, _ = sidecar.communicate(timeout=60)
+        finally:
+            end_session(sidecar)
+    assert json.loads(end)["reason"] == "aborted"
