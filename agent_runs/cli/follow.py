@@ -34,6 +34,8 @@ OBSTACLE_INTERVAL: Final = timedelta(seconds=5)
 """Between looks at what keeps a followed run from going on."""
 OBSTACLE_REMINDER: Final = timedelta(minutes=1)
 """Until an obstacle that is still there is named again."""
+HAND_OVER_TIMEOUT: Final = timedelta(seconds=30)
+
 DETACHED: Final = 130
 """Exit code of a command that was interrupted, as shells count it: 128 + SIGINT."""
 
@@ -190,6 +192,22 @@ async def result(handle: WorkflowHandle[Any, Outcome], run_id: str, *, collect: 
         return await fetch_outcome(handle, collect=collect)
     except WorkflowFailureError as error:
         raise no_outcome(run_id, error) from None
+
+
+async def result_of_decided(handle: WorkflowHandle[Any, Outcome], run_id: str) -> Outcome:
+    """The outcome of a run that has one. A workflow that is still open hands it over only while a worker polls.
+
+    Raises:
+        Refused: as `result`, or no worker hands it over within `HAND_OVER_TIMEOUT`.
+    """
+    try:
+        async with asyncio.timeout(HAND_OVER_TIMEOUT.total_seconds()):
+            return await result(handle, run_id)
+    except TimeoutError:
+        raise Refused(
+            f"run {run_id} has its outcome, but no worker hands it over: start one (`agent-runs worker`), then retry",
+            code=1,
+        ) from None
 
 
 def no_outcome(run_id: str, error: WorkflowFailureError) -> Refused:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from temporalio.client import Client, WorkflowFailureError
 
 from agent_runs.cli.display import Display, RunRef
-from agent_runs.cli.follow import DETACHED, Interrupted, Interrupts, RunFollower, no_outcome, result, show_new_steps
+from agent_runs.cli.follow import (
+    DETACHED,
+    Interrupted,
+    Interrupts,
+    RunFollower,
+    no_outcome,
+    result_of_decided,
+    show_new_steps,
+)
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.program import Refused
 from agent_runs.cli.transcripts import RunOutput, check_store, open_transcripts, read_in_time, stored_output, stored_run
@@ -198,7 +206,7 @@ async def show(run: str, display: Display) -> int:
         display.obstacles(obstacles)
         display.note(_goes_on(summary, timeline, obstacles))
         return 0
-    outcome = await result(handle, summary.key.run_id)
+    outcome = await result_of_decided(handle, summary.key.run_id)
     stored, note = await read_in_time(
         settings, lambda transcripts: stored_output(transcripts, summary.key), "what the store has is missing"
     )

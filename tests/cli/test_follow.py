@@ -230,3 +230,15 @@ async def test_following_the_output_says_that_temporal_refuses_the_run(
     nobody = cast("Any", None)
     with pytest.raises(RPCError):
         await RunFollower(nobody, nobody, RUN, store, JsonDisplay(io.StringIO())).follow_output()
+
+
+async def test_an_outcome_that_no_worker_hands_over_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def wait(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(follow, "fetch_outcome", wait)
+    monkeypatch.setattr(follow, "HAND_OVER_TIMEOUT", timedelta(milliseconds=1))
+    with pytest.raises(Refused, match=r"run-1 has its outcome, but no worker hands it over: start one"):
+        await follow.result_of_decided(cast("Any", None), "run-1")
