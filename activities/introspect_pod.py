@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from agent_runs.contracts.messages import IntrospectPod, PodProfile
-from agent_runs.job.pod_profile import Inheritance, PodOverrides, agent_profile
-from agent_runs.job.pod_source import check_secrets, inherited_pod
+from agent_runs.job.pod_profile import Inheritance, PodOverrides
+from agent_runs.job.pod_source import read_profile
 from agent_runs.kube.client import Cluster
 
 
@@ -33,8 +33,4 @@ class IntrospectPodActivity:
             ClusterUnavailable: the API server refused or timed out; retried.
             ClusterForbidden: the ServiceAccount may not read its own pod, or list Deployments.
         """
-        pod, worker = await inherited_pod(self.cluster, self.inheritance), await self.cluster.own_pod()
-        home = self.cluster.namespace
-        profile = agent_profile(pod, input.config, self.overrides, self.inheritance, home=home, worker=worker)
-        await check_secrets(self.cluster, profile, self.inheritance)
-        return profile
+        return await read_profile(self.cluster, input.config, self.overrides, self.inheritance)

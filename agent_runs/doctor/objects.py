@@ -16,8 +16,8 @@ from agent_runs.contracts.start import Finding
 from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.attempt_plan import attempt_plan
 from agent_runs.job.manifest import JobPlan
-from agent_runs.job.pod_profile import PodOverrides, agent_profile, own_data_claim
-from agent_runs.job.pod_source import check_secrets, inherited_pod
+from agent_runs.job.pod_profile import PodOverrides, own_data_claim
+from agent_runs.job.pod_source import read_profile
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.client import Cluster
@@ -84,15 +84,7 @@ class Objects:
         own_pod = await self.cluster.own_pod()
         config, secrets, values = agent.prepared.request.config, agent.prepared.secrets, agent.values
         settings = self.settings.completed(config, own_pod)
-        profile = agent_profile(
-            await inherited_pod(self.cluster, settings.inheritance),
-            config,
-            self.overrides,
-            settings.inheritance,
-            home=self.cluster.namespace,
-            worker=own_pod,
-        )
-        await check_secrets(self.cluster, profile, settings.inheritance)
+        profile = await read_profile(self.cluster, config, self.overrides, settings.inheritance)
         input = _create_job_input(agent, profile)
         plan = attempt_plan(input, secrets, values.inherited, values.opencode, settings)
         mounted = own_data_claim(own_pod) is not None if own_pod else False

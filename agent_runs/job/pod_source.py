@@ -10,8 +10,26 @@ from typing import Any
 
 from agent_runs.contracts.errors import PodIntrospectionFailed
 from agent_runs.contracts.messages import PodProfile
-from agent_runs.job.pod_profile import DeploymentChoice, Inheritance
+from agent_runs.contracts.request import RunConfig
+from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides, agent_profile
 from agent_runs.kube.client import Cluster
+
+
+async def read_profile(
+    cluster: Cluster, config: RunConfig, overrides: PodOverrides, inheritance: Inheritance
+) -> PodProfile:
+    """Return what the pod of an agent with this configuration inherits.
+
+    Raises:
+        InvalidRequest: nothing names an image for an agent other than OpenCode.
+        PodIntrospectionFailed: as for `inherited_pod`, `agent_profile` and `check_secrets`.
+        ClusterUnavailable: the API server refused or timed out.
+        ClusterForbidden: the worker may not read its own pod, or list Deployments.
+    """
+    pod, worker = await inherited_pod(cluster, inheritance), await cluster.own_pod()
+    profile = agent_profile(pod, config, overrides, inheritance, home=cluster.namespace, worker=worker)
+    await check_secrets(cluster, profile, inheritance)
+    return profile
 
 
 async def inherited_pod(cluster: Cluster, inheritance: Inheritance) -> Mapping[str, Any] | None:
