@@ -38,6 +38,16 @@ def test_an_address_that_no_program_can_parse_stops_the_start_by_name() -> None:
     assert WorkerSettings.read({"AGENT_RUNS_PAPERCLIP_API_URL": ""}).paperclip_api_url is None
 
 
+def test_a_wrong_setting_is_named_without_its_value() -> None:
+    with pytest.raises(SettingsError, match="AGENT_RUNS_MAX_RUNS: must be a whole number") as wrong:
+        WorkerSettings.read({"AGENT_RUNS_MAX_RUNS": "plenty"})
+    assert "plenty" not in str(wrong.value)
+
+
+def test_settings_of_the_worker_are_known_to_callers() -> None:
+    assert ClientSettings.read({"AGENT_RUNS_MAX_RUNS": "7"}) == ClientSettings()
+
+
 def test_variables_that_kubernetes_sets_after_our_services_are_no_settings() -> None:
     host, port = "10.0.0.7", "8090"
     service = {

@@ -205,3 +205,8 @@ async def test_what_the_two_sides_expect_differently_is_one_line(
         with pytest.raises(TemporalUnreachable, match="TEMPORAL_TLS") as refused:
             await connect(ClientSettings.read(variables))
         assert "transport::Error" not in str(refused.value)
+
+
+async def test_an_unreachable_server_is_named_with_the_remedy() -> None:
+    with pytest.raises(TemporalUnreachable, match=r"127\.0\.0\.1:1 \(Connection refused\).*TEMPORAL_ADDRESS"):
+        await connect(ClientSettings(temporal=TemporalServer(address="127.0.0.1:1")))

@@ -1,7 +1,8 @@
-"""The form of an agent's configuration: the same fields as in the existing adapters, with the model's defaults."""
+"""The committed schema and form; the form has the same fields as in the existing adapters, with the model's defaults."""
 
 from agent_runs.contracts.form import FORM_FILE, field_schemas, form, form_text
 from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.schema import SCHEMA_FILE, schema_text
 
 FIELDS = form()["fields"]
 
@@ -53,7 +54,8 @@ INPUTS = {
 }
 
 
-def test_the_committed_form_is_fresh() -> None:
+def test_the_committed_schema_and_form_are_fresh() -> None:
+    assert SCHEMA_FILE.read_text() == schema_text(), "run: python -m agent_runs.contracts.schema"
     assert FORM_FILE.read_text() == form_text(), "run: python -m agent_runs.contracts.schema"
 
 
