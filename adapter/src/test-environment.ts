@@ -39,12 +39,8 @@ export async function testEnvironment(context: EnvironmentTestContext): Promise<
 function withoutChecks(error: unknown): Finding {
   const remedy = "Correct the setting in the environment of Paperclip's server.";
   if (error instanceof ConfigurationError) return check("settings", "error", error.message, remedy);
-  return check(
-    "environment_test_failed",
-    "error",
-    `The test itself failed: ${serverMessage(error)}`,
-    "Report this bug.",
-  );
+  const message = `The test itself failed: ${serverMessage(error)}`;
+  return check("environment_test_failed", "error", message, "Report this bug.");
 }
 
 async function allChecks(context: EnvironmentTestContext): Promise<Finding[]> {

@@ -5,7 +5,6 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { attach, attachWhenFree, type Busy, findUncertainStart, workflowIdOf } from "../src/attach.ts";
 import { EndedWithoutOutcome, fetchOutcome, requestCancel, signalCollected } from "../src/outcome.ts";
 import { disconnect, runOf, type Temporal } from "../src/temporal.ts";
-import { Aborted } from "../src/waits.ts";
 import {
   aRequest,
   type DevServer,
@@ -114,28 +113,6 @@ describe("without a worker", () => {
     expect(await findUncertainStart(temporal, start)).toMatchObject({ workflowRunId: ticket.workflowRunId });
     expect(await findUncertainStart(temporal, { ...start, runId: randomUUID() })).toBeUndefined();
     expect(await findUncertainStart(temporal, { ...start, agentId: randomUUID() })).toBeUndefined();
-  });
-
-  it("can be aborted at once while it waits for a busy agent, and has started nothing", async () => {
-    const request = aRequest();
-    await attach(temporal, await wakeOf(request));
-    const waiting = new AbortController();
-    const busyTickets: Busy[] = [];
-    const progress = { uncertain: false };
-    const other = aRequest({ agent: request.agent, context: { taskId: "task-2" } });
-    const attaching = attachWhenFree(
-      temporal,
-      await wakeOf(other),
-      (ticket) => {
-        busyTickets.push(ticket);
-        waiting.abort(new Error("enough"));
-      },
-      { signal: waiting.signal },
-      progress,
-    );
-    await expect(attaching).rejects.toBeInstanceOf(Aborted);
-    expect(busyTickets.map((ticket) => ticket.runId)).toEqual([request.runId]);
-    expect(progress.uncertain).toBe(false);
   });
 });
 
