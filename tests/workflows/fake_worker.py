@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
@@ -13,6 +14,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from agent_runs.client.attach import attach
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.request import WakeContext
 from agent_runs.service.activity_context import ActivityContext, Slots
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import THROTTLE, FakeActivities
@@ -58,6 +60,18 @@ async def running_worker(
 def configured(request: FakeRequest, **changes: Any) -> FakeRequest:
     """The request with another configuration."""
     return request.model_copy(update={"config": request.config.model_copy(update=changes)})
+
+
+def wake(task: str | None, request: FakeRequest, run_id: str | None = None) -> FakeRequest:
+    """A wake of a task, whose outcome is kept for a day."""
+    changes = {"context": WakeContext(task_id=task), "outcome_retention_sec": 24 * 3600}
+    return request.model_copy(update=changes | ({"run_id": run_id} if run_id else {}))
+
+
+async def details_of(handle: Handle) -> str:
+    """What the Web UI shows of the run."""
+    metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    return str(metadata.current_details)
 
 
 async def reached(event: asyncio.Event) -> None:

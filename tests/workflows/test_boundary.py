@@ -19,8 +19,7 @@ from tests.support.cases import case
 from tests.support.requests import FakeRequest
 from tests.support.temporal import start_temporal
 from tests.workflows.fake_activities import FakeActivities, FakeAgent
-from tests.workflows.fake_worker import configured, reached, running_worker
-from tests.workflows.test_callers import wake
+from tests.workflows.fake_worker import configured, reached, running_worker, wake
 from workflows.agent_check import AgentCheckWorkflow
 from workflows.agent_run import MAX_JOINS, AgentRunWorkflow
 

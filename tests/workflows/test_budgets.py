@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
@@ -12,7 +11,7 @@ from agent_runs.contracts.messages import Budget, Ended, OverBudget, StreamEnd, 
 from agent_runs.contracts.updates import BudgetWarning
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import GOOD, STOPPED, FakeActivities, FakeAgent
-from tests.workflows.fake_worker import configured, running_worker
+from tests.workflows.fake_worker import configured, details_of, running_worker
 
 PROGRESS = StreamProgress(sequence=7, needed_from=8)
 WARNING = "maxSteps: 4 of 5 steps; at all of it the agent is stopped"
@@ -51,11 +50,11 @@ async def test_a_warning_is_in_the_current_details_while_the_agent_works(
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(configured(request_of_a_run, max_steps=5))
         await agent.warned.wait()
-        metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        details = await details_of(handle)
         await agent.end()
         outcome = await outcome_at_close(handle)
-    assert f"**warning**: `{WARNING}`" in metadata.current_details
-    assert "**phase**: `running`" in metadata.current_details
+    assert f"**warning**: `{WARNING}`" in details
+    assert "**phase**: `running`" in details
     assert WARNING in outcome.warnings
 
 

@@ -24,18 +24,11 @@ from agent_runs.contracts.errors import Failure, PodLost, ProviderUnavailable
 from agent_runs.contracts.identity import workflow_id
 from agent_runs.contracts.messages import Ended, StreamEnd
 from agent_runs.contracts.outcome import Outcome, Report
-from agent_runs.contracts.request import WakeContext
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, answer_with
-from tests.workflows.fake_worker import Handle, reached, running_worker
+from tests.workflows.fake_worker import Handle, reached, running_worker, wake
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
-
-
-def wake(task: str | None, request: FakeRequest, run_id: str | None = None) -> FakeRequest:
-    """A wake of a task, whose outcome is kept for a day."""
-    changes = {"context": WakeContext(task_id=task), "outcome_retention_sec": 24 * 3600}
-    return request.model_copy(update=changes | ({"run_id": run_id} if run_id else {}))
 
 
 async def test_the_next_wake_of_a_task_joins_its_open_run(

@@ -6,44 +6,26 @@ from typing import Any
 
 import pytest
 from temporalio import runtime
-from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from agent_runs.client.attach import attach, attach_when_free
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import ProviderUnavailable
-from agent_runs.contracts.outcome import Outcome, Report
-from agent_runs.contracts.request import Runtime, SessionParams, WakeContext
+from agent_runs.contracts.outcome import Report
+from agent_runs.contracts.request import Runtime, SessionParams
 from agent_runs.metrics.definitions import CONTRADICTED_ENDS
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import FakeActivities, FakeCleanup, answer_with
-from tests.workflows.fake_worker import Handle, reached, running_worker
+from tests.workflows.fake_worker import Handle, details_of, reached, running_worker, wake
 
 SAYS = "the container's status says: exit code 137, OOMKilled, although its process had ended with exit code 0"
 NOTE = f"attempt 1: {SAYS}"
 OPEN = WorkflowExecutionStatus.RUNNING
 
 
-def wake(task: str, request: FakeRequest, run_id: str | None = None) -> FakeRequest:
-    """A wake of a task, whose outcome is kept for a day."""
-    changes = {"context": WakeContext(task_id=task), "outcome_retention_sec": 24 * 3600}
-    return request.model_copy(update=changes | ({"run_id": run_id} if run_id else {}))
-
-
-def notes(outcome: Outcome) -> list[str]:
-    texts: list[str] = outcome.result_json.get("notes", [])
-    return texts
-
-
 async def status_of(handle: Handle) -> WorkflowExecutionStatus | None:
     return (await handle.describe()).status
-
-
-async def details_of(handle: Handle) -> str:
-    """What the Web UI shows of the run."""
-    metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
-    return str(metadata.current_details)
 
 
 async def test_a_success_is_delivered_while_its_pod_is_deleted_and_the_run_closes_after_that(
@@ -111,7 +93,7 @@ async def test_a_failure_waits_for_the_clean_up_and_has_what_the_status_says(
         delivered = await fetching
         assert await outcome_at_close(handle) == delivered
     assert delivered.error_code == ProviderUnavailable.code
-    assert notes(delivered) == [NOTE]
+    assert delivered.warnings == (NOTE,)
     assert steps.last_input("finish").confirm
 
 
@@ -153,9 +135,9 @@ async def test_a_contradiction_is_named_and_what_was_delivered_stays(
                 await asyncio.sleep(0.05)
         again = await fetch_outcome(handle, collect=True)
         closed = await outcome_at_close(handle)
-    assert notes(delivered) == []
+    assert delivered.warnings == ()
     assert again == delivered
-    assert notes(closed) == [NOTE]
+    assert closed.warnings == (NOTE,)
     changed = closed.model_copy(update={"result_json": delivered.result_json})
     assert changed == delivered
     counted = [update for update in buffer.retrieve_updates() if update.metric.name == CONTRADICTED_ENDS.name]
@@ -257,4 +239,4 @@ async def test_another_worker_continues_the_clean_up_with_the_same_outcome(
         await fetch_outcome(handle, collect=True)
         closed = await outcome_at_close(handle)
     assert steps.names == ["finish"]
-    assert notes(closed) == [NOTE]
+    assert closed.warnings == (NOTE,)

@@ -10,20 +10,16 @@ from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import PodLost, SealedFieldUnreadable
 from agent_runs.contracts.messages import Ended, StreamEnd
-from agent_runs.contracts.outcome import Outcome
-from agent_runs.contracts.request import WakeContext
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, Answer, FakeActivities, FakeAgent, fail_with
-from tests.workflows.fake_worker import running_worker
+from tests.workflows.fake_worker import running_worker, wake
 
 POD_LOST = Ended(failure=PodLost.as_failure("the node was lost"))
 
 
-def wake(request: FakeRequest, run_id: str | None = None) -> FakeRequest:
-    """A wake of one task, sealed for its own run."""
-    changes: dict[str, Any] = {"context": WakeContext(task_id="task"), "outcome_retention_sec": 24 * 3600}
-    later = {"run_id": run_id, "sealed": f"sealed for {run_id}"} if run_id else {}
-    return request.model_copy(update=changes | later)
+def join(request: FakeRequest, run_id: str) -> FakeRequest:
+    """A later wake of the task, sealed for its own run."""
+    return wake("task", request, run_id).model_copy(update={"sealed": f"sealed for {run_id}"})
 
 
 def create_job(*, has_api_proxy: bool) -> Answer:
@@ -55,11 +51,6 @@ class FakeRotation:
         return [input.joined.run_id for input in self.inputs]
 
 
-def notes(outcome: Outcome) -> list[str]:
-    texts: list[str] = (outcome.result_json or {}).get("notes") or []
-    return texts
-
-
 async def test_the_running_agent_and_the_next_attempt_get_the_newest_token(
     temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
@@ -77,12 +68,12 @@ async def test_the_running_agent_and_the_next_attempt_get_the_newest_token(
     }
     steps = FakeActivities(answers)
     async with running_worker(temporal, queue, steps) as start:
-        first = await start(wake(request_of_a_run))
+        first = await start(wake("task", request_of_a_run))
         await agent.started.wait()
-        await attach(temporal, settings, wake(request_of_a_run, "second").wake)
+        await attach(temporal, settings, join(request_of_a_run, "second").wake)
         await rotation.wait_for_calls(1)
-        await attach(temporal, settings, wake(request_of_a_run, "second").wake)
-        await attach(temporal, settings, wake(request_of_a_run, "third").wake)
+        await attach(temporal, settings, join(request_of_a_run, "second").wake)
+        await attach(temporal, settings, join(request_of_a_run, "third").wake)
         await rotation.wait_for_calls(2)
         await agent.end()
         outcome = await fetch_outcome(first, collect=True)
@@ -92,7 +83,7 @@ async def test_the_running_agent_and_the_next_attempt_get_the_newest_token(
     assert rotation.inputs[1].joined.sealed == "sealed for third"
     created = [input.joined and input.joined.run_id for name, input in steps.calls if name == "create_job"]
     assert created == [None, "third"]
-    assert [note for note in notes(outcome) if "joined" in note] == []
+    assert [note for note in outcome.warnings if "joined" in note] == []
 
 
 async def test_a_failed_rotation_is_a_note_and_no_failure(
@@ -108,16 +99,16 @@ async def test_a_failed_rotation_is_a_note_and_no_failure(
 
     steps = FakeActivities({**agent.answers, "create_job": create_job(has_api_proxy=True), "rotate_token": refuse})
     async with running_worker(temporal, queue, steps) as start:
-        first = await start(wake(request_of_a_run))
+        first = await start(wake("task", request_of_a_run))
         await agent.started.wait()
-        ticket = await attach(temporal, settings, wake(request_of_a_run, "second").wake)
+        ticket = await attach(temporal, settings, join(request_of_a_run, "second").wake)
         await refused.wait()
         await agent.end()
         outcome = await fetch_outcome(first, collect=True)
         await outcome_at_close(first)
     assert ticket.kind == "joined"
     assert outcome.failure is None
-    (note,) = [note for note in notes(outcome) if "joined" in note]
+    (note,) = [note for note in outcome.warnings if "joined" in note]
     assert note.startswith("run second joined, but the agent keeps the old token: ")
     assert "sealed for second" not in note
 
@@ -128,11 +119,11 @@ async def test_an_agent_without_a_proxy_keeps_its_token_and_a_note_says_so(
     agent, settings = FakeAgent(), ClientSettings(task_queue=queue)
     steps = FakeActivities({**agent.answers, "create_job": create_job(has_api_proxy=False)})
     async with running_worker(temporal, queue, steps) as start:
-        first = await start(wake(request_of_a_run))
+        first = await start(wake("task", request_of_a_run))
         await agent.started.wait()
-        await attach(temporal, settings, wake(request_of_a_run, "second").wake)
+        await attach(temporal, settings, join(request_of_a_run, "second").wake)
         await agent.end()
         outcome = await fetch_outcome(first, collect=True)
         await outcome_at_close(first)
     assert "rotate_token" not in steps.names
-    assert any("AGENT_RUNS_PAPERCLIP_API_URL" in note for note in notes(outcome))
+    assert any("AGENT_RUNS_PAPERCLIP_API_URL" in note for note in outcome.warnings)
