@@ -1,4 +1,4 @@
-"""The committed schema and form; the form has the same fields as in the existing adapters, with the model's defaults."""
+"""The committed schema and form; the form has the fields of the existing adapters, with the model's defaults."""
 
 from agent_runs.contracts.form import FORM_FILE, field_schemas, form, form_text
 from agent_runs.contracts.request import RunConfig
