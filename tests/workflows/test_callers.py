@@ -11,7 +11,6 @@ import pytest
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.client import Client, WorkflowUpdateFailedError
-from temporalio.common import SearchAttributeIndexedValueType
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
@@ -240,15 +239,9 @@ async def skipping() -> AsyncIterator[WorkflowEnvironment]:
         test_server_existing_path=str(Path(sys.executable).with_name("temporal-test-server")),
         data_converter=pydantic_data_converter,
     ) as environment:
-        kinds = {
-            SearchAttributeIndexedValueType.KEYWORD: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-            SearchAttributeIndexedValueType.DATETIME: IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
-            SearchAttributeIndexedValueType.KEYWORD_LIST: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
-        }
+        kinds = {key.name: IndexedValueType.ValueType(key.indexed_value_type) for key in ALL}
         await environment.client.operator_service.add_search_attributes(
-            AddSearchAttributesRequest(
-                namespace="default", search_attributes={key.name: kinds[key.indexed_value_type] for key in ALL}
-            )
+            AddSearchAttributesRequest(namespace="default", search_attributes=kinds)
         )
         yield environment
 
