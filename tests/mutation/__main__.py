@@ -248,9 +248,6 @@ def main() -> int:
         print("skipped: Cosmic Ray could not be installed")
         return NOT_INSTALLED
     explained = explained_survivors()
-    for survivor in explained:
-        if survivor.is_stale:
-            print("stale in survivors.toml:", survivor.module, survivor.line)
     mutants = []
     for mutant in sample(options.count, options.seed):
         known = next((survivor for survivor in explained if survivor.explains(mutant)), None)
