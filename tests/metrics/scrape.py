@@ -1,11 +1,13 @@
 """Reads what a worker exposes at `/metrics`, and lets alerts look at it."""
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
 
+from tests.runs.system import System
 from tests.support.ports import HOST, free_port
 
 _SAMPLE = re.compile(r"(?P<name>[a-z_:]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
@@ -74,3 +76,21 @@ async def scrape(address: str) -> Scrape:
 def free_address() -> str:
     """An address of this machine that nobody listens at."""
     return f"{HOST}:{free_port()}"
+
+
+async def until(address: str, name: str, least: float = 1, **labels: str) -> Scrape:
+    """The first scrape in which this sample has at least this value."""
+    while (seen := await scrape(address)).value(name, **labels) < least:  # noqa: ASYNC110 - another process counts
+        await asyncio.sleep(0.1)
+    return seen
+
+
+async def until_sampled(address: str) -> Scrape:
+    """The first scrape of a worker that has taken a sample."""
+    while not (seen := await scrape(address)).has("agent_runs_open_runs"):  # noqa: ASYNC110 - another process samples
+        await asyncio.sleep(0.1)
+    return seen
+
+
+def environment(system: System, metrics: str) -> dict[str, str]:
+    return {**system.environment, **system.worker_environment, "AGENT_RUNS_METRICS_LISTEN": metrics}

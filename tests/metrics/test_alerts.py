@@ -36,8 +36,7 @@ from agent_runs.service.settings import WorkerSettings
 from dev_stack.cluster.kinds import PODS
 from tests.faults.environment import start_server
 from tests.metrics.rules import ALERTS, RULES, assert_fires, needs_promtool, unknown_metrics
-from tests.metrics.scrape import Scrape, free_address, scrape
-from tests.metrics.test_worker import environment, until, until_sampled
+from tests.metrics.scrape import Scrape, environment, free_address, scrape, until, until_sampled
 from tests.runs.system import System, open_system
 from tests.service.test_life import started
 from tests.support.cases import case

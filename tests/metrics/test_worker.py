@@ -1,6 +1,5 @@
 """What a real worker exposes while it runs agents, and what it logs."""
 
-import asyncio
 import json
 import signal
 from pathlib import Path
@@ -9,29 +8,11 @@ from temporalio.client import Client
 
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.metrics.definitions import ALL, Counter, Histogram
-from tests.metrics.scrape import Scrape, free_address, scrape
-from tests.runs.system import System, open_system, replay_script
+from tests.metrics.scrape import environment, free_address, until, until_sampled
+from tests.runs.system import open_system, replay_script
 from tests.service.test_life import started
 
 EVERY_METRIC = {metric.exposed for metric in ALL}
-
-
-async def until(address: str, name: str, least: float = 1, **labels: str) -> Scrape:
-    """The first scrape in which this sample has at least this value."""
-    while (seen := await scrape(address)).value(name, **labels) < least:  # noqa: ASYNC110 - another process counts
-        await asyncio.sleep(0.1)
-    return seen
-
-
-async def until_sampled(address: str) -> Scrape:
-    """The first scrape of a worker that has taken a sample."""
-    while not (seen := await scrape(address)).has("agent_runs_open_runs"):  # noqa: ASYNC110 - another process samples
-        await asyncio.sleep(0.1)
-    return seen
-
-
-def environment(system: System, metrics: str) -> dict[str, str]:
-    return {**system.environment, **system.worker_environment, "AGENT_RUNS_METRICS_LISTEN": metrics}
 
 
 async def test_a_worker_exposes_every_metric_of_the_table_and_none_besides_with_bounded_labels(
