@@ -88,7 +88,6 @@ REQUEST_LIMIT: Final = 256 * 1024
 each time that the activity is retried."""
 REMEDY_LIMIT: Final = 300
 
-_CAPTURED_ABSENCE: Final = "[undefined]"
 _SECRET_FIELD: Final = re.compile(
     r"^(env|headers|mcpservers|opencode|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
     r"|.*(token|secret|password|passwd|credential|api_?key|private_?key|authorization|bearer|kubeconfig).*)$",
@@ -192,9 +191,9 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
 
     Raises:
         WrongFields: lists every wrong field.
-        InvalidRequest: it is no JSON object, nested too deeply, or too large.
+        InvalidRequest: it is nested too deeply.
     """
-    tidy = _tidied(raw)
+    tidy: dict[str, Any] = _tidy(raw, NESTING_LIMIT)
     warnings = _configuration_warnings(tidy)
     addresses = tools.Addresses.of(host, _object(tidy.get("config")).get("paperclipApiUrl"))
     context = _validated(_at_pods_addresses(tidy, addresses), warnings)
@@ -248,21 +247,12 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
 # reading
 
 
-def _tidied(raw: object) -> dict[str, Any]:
-    if not isinstance(raw, Mapping):
-        raise InvalidRequest("the execution context must be a JSON object")
-    tidy: dict[str, Any] = _tidy(raw, NESTING_LIMIT)
-    return tidy
-
-
 def _tidy(value: Any, depth: int) -> Any:
-    """`value` with well-formed text and without what a capture wrote for `undefined`."""
+    """`value` with well-formed text."""
     if depth == 0:
         raise InvalidRequest(f"the execution context is nested deeper than {NESTING_LIMIT} levels")
     if isinstance(value, Mapping):
-        return {
-            well_formed(str(name)): _tidy(item, depth - 1) for name, item in value.items() if item != _CAPTURED_ABSENCE
-        }
+        return {well_formed(str(name)): _tidy(item, depth - 1) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_tidy(item, depth - 1) for item in value]
     return well_formed(value) if isinstance(value, str) else value

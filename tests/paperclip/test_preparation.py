@@ -172,10 +172,6 @@ def test_a_lone_surrogate_does_not_break_a_request() -> None:
     assert prompt.task_markdown == "half \ufffd emoji"
 
 
-def test_a_context_that_is_no_object_is_refused() -> None:
-    assert "JSON object" in refusal([])
-
-
 def test_a_text_that_is_too_long_for_a_history_is_refused_by_name() -> None:
     long, huge = "x" * 5000, "x" * 3_000_000
     texts: dict[str, tuple[str, Any]] = {
