@@ -26,6 +26,8 @@ else:
 
 TRACEBACK: Final = "AGENT_RUNS_TRACEBACK"
 """With this variable an error of the program itself has its traceback."""
+BUG: Final = 70
+"""Exit code of an error of the program itself. Source: BSD's sysexits.h, EX_SOFTWARE."""
 ABORTED: Final = 130
 USAGE: Final = 2
 BROKEN_PIPE: Final = 141
@@ -137,7 +139,11 @@ def finish(work: Callable[[], int]) -> NoReturn:
         if refusal is None:
             if os.environ.get(TRACEBACK):
                 raise
-            refusal = known_errors.as_bug(error, TRACEBACK)
+            refusal = Refused(  # without the error's message, which may be of any length and hold anything
+                f"an error of agent-runs itself ({type(error).__name__}). Run the command again with {TRACEBACK}=1 "
+                "and report what it shows",
+                code=BUG,
+            )
         _show_error(str(refusal), refusal.code)
         code = refusal.code
     raise typer.Exit(code)

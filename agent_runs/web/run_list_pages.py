@@ -9,6 +9,7 @@ POST /sign-out                                 deletes it
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -29,7 +30,7 @@ MAX_USAGE_RUNS: Final = 100
 """Runs of one request for their usage."""
 MAX_FORM: Final = 4096
 """Bytes of the form of the sign-in page."""
-FILTERS: Final = ("search", "agent", "company", "task", "phase", "failure", "model", "since", "state")
+FILTERS: Final = tuple(one.name for one in fields(RunFilter))
 _CURSOR: Final = "cursor of the list of runs"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
