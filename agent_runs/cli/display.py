@@ -194,9 +194,8 @@ class TextDisplay:
 
     def outcome(self, run_id: str, outcome: Outcome, stored: StoredOutput | None = None) -> None:
         """Print a table: the explanation, model, usage, cost, the agent's last words."""
-        good = outcome.failure is None and outcome.error_code is None
         rows = {name: Text(text) for name, text in explain(outcome, stored).items()}
-        rows["what happened"].stylize("bold green" if good else "bold red")
+        rows["what happened"].stylize("bold red" if outcome.failure else "bold green")
         rows |= {
             "model": Text("/".join(part for part in (outcome.provider, outcome.model) if part)),
             "tokens": Text(_tokens(outcome.usage)),

@@ -261,7 +261,7 @@ def run_ref(
 def show_outcome(display: Display, run_id: str, outcome: Outcome) -> int:
     """Show an outcome; 0 for success, 1 for a failed run."""
     display.outcome(run_id, outcome)
-    return 0 if outcome.failure is None and outcome.error_code is None else 1
+    return 0 if outcome.failure is None else 1
 
 
 def detached(display: Display, run_id: str) -> int:

@@ -63,11 +63,14 @@ def _evidence(outcome: Outcome, log: Sequence[Line]) -> str:
         kinds = [f"{one.attempt}: {one.failure_code or 'succeeded'}" for one in outcome.attempts]
         found.append(f"attempts {', '.join(kinds)}")
     of_last = "of the last attempt: " if len(outcome.attempts) > 1 else ""
-    if outcome.exit_code is not None:
-        signal = f", signal {outcome.signal}" if outcome.signal else ""
-        found.append(f"{of_last}exit code {outcome.exit_code}{signal}")
-    elif outcome.signal:
-        found.append(f"{of_last}signal {outcome.signal}")
+    reason = outcome.result_json.get("podReason") if outcome.failure else None
+    end = [
+        None if outcome.exit_code is None else f"exit code {outcome.exit_code}",
+        f"signal {outcome.signal}" if outcome.signal else None,
+        f"pod exited: {printable(str(reason), LINE_LIMIT)}" if reason else None,
+    ]
+    if any(end):
+        found.append(of_last + ", ".join(filter(None, end)))
     elif outcome.never_started or (outcome.stop is not None and not outcome.stop.agent_started):
         found.append("no agent started")
     if outcome.attempts and (peaks := outcome.attempts[-1].peaks.text):
