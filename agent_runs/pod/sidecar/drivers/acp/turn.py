@@ -57,21 +57,14 @@ class Profile(NamedTuple):
         """Return the profile in the turn.
 
         Raises:
-            KeyError, TypeError, ValueError, re.error: it is none.
+            KeyError, TypeError, re.error: it is none.
         """
-        return cls(
-            authenticate=raw.get("authenticate"),
-            mode=raw.get("mode"),
-            model_option=raw.get("model_option"),
-            permissions=raw.get("permissions") or "allow",
-            usage=raw.get("usage"),
-            usage_files=raw.get("usage_files"),
-            cost=raw.get("cost"),
-            mcp_servers=list(raw.get("mcp_servers") or ()),
-            unknown_session=[_pattern(each) for each in raw.get("unknown_session") or ()],
-            errors=[_pattern(each) for each in raw.get("errors") or ()],
-            informational=[re.compile(each) for each in raw.get("informational") or ()],
-        )
+        compiled: dict[str, Any] = {
+            "unknown_session": [_pattern(each) for each in raw["unknown_session"]],
+            "errors": [_pattern(each) for each in raw["errors"]],
+            "informational": [re.compile(each) for each in raw["informational"]],
+        }
+        return cls(**{**raw, **compiled})
 
 
 def _pattern(raw: dict[str, Any]) -> Pattern:
@@ -110,15 +103,9 @@ class Turn(NamedTuple):
             OSError, ValueError, KeyError, TypeError, re.error: there is none, or it lacks something.
         """
         raw = read_json(folder, TURN)
-        return cls(
-            output=str(raw["output"]),
-            address=str(raw["address"]),
-            directory=str(raw["directory"]),
-            session=raw.get("session") or None,
-            model=str(raw["model"]),
-            start_timeout=float(raw["start_timeout"]),
-            profile=Profile.of(raw["profile"]),
-        )
+        known = {name: raw[name] for name in cls._fields}
+        known["profile"] = Profile.of(raw["profile"])
+        return cls(**known)
 
     def mcp_servers(self) -> list[Any]:
         """Return the MCP servers, with the address of the API proxy."""

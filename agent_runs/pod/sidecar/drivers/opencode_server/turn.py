@@ -36,32 +36,21 @@ class Turn(NamedTuple):
     directory: str
     title: str
     model: str
+    start_timeout: float
     variant: str | None
     agent: str | None
     session: str | None
-    read_to: int
-    start_timeout: float
+    read_to: int = -1
 
     @classmethod
     def read(cls, folder: str) -> Turn:
         """Read it.
 
         Raises:
-            OSError, ValueError, KeyError, TypeError: there is none, or it lacks something.
+            OSError, ValueError, TypeError: there is none, or it lacks something.
         """
         raw = read_json(folder, TURN)
-        return cls(
-            server=str(raw["server"]),
-            password=str(raw["password"]),
-            directory=str(raw["directory"]),
-            title=str(raw["title"]),
-            model=str(raw["model"]),
-            variant=raw.get("variant") or None,
-            agent=raw.get("agent") or None,
-            session=raw.get("session") or None,
-            read_to=int(raw.get("read_to", -1)),
-            start_timeout=float(raw["start_timeout"]),
-        )
+        return cls(**{name: raw[name] for name in cls._fields if name in raw})
 
 
 class State(NamedTuple):

@@ -38,7 +38,7 @@ class NoAnswer(Exception):
 
 
 class Exchange:
-    """One request and its answer.
+    """One request and its answer. Each call may raise NoAnswer or Aborted.
 
     Args:
         seconds: for which sending, the beginning of the answer and its body may take, each.
@@ -58,11 +58,6 @@ class Exchange:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, method: str, target: str, body: bytes) -> None:
-        """Send the request.
-
-        Raises:
-            NoAnswer, Aborted: see there.
-        """
         headers = [("Host", f"{HOST}:{self._port}"), ("Authorization", self._authorization)]
         if body or method == "POST":
             headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
@@ -80,11 +75,6 @@ class Exchange:
                 raise NoAnswer(error) from None
 
     def status(self) -> int:
-        """Return the answer's status.
-
-        Raises:
-            NoAnswer, Aborted: see there.
-        """
         end = time.monotonic() + self._seconds
         while True:
             event = self._next(end)
@@ -94,22 +84,14 @@ class Exchange:
                 raise NoAnswer("it does not answer in time")
 
     def data(self, seconds: float) -> bytes | None:
-        """Return the next piece of the body: empty if none came in that time, None at its end.
-
-        Raises:
-            NoAnswer, Aborted: see there.
-        """
+        """Return the next piece of the body: empty if none came in that time, None at its end."""
         event = self._next(time.monotonic() + seconds)
         if event is None:
             return b""
         return bytes(event.data) if isinstance(event, h11.Data) else None
 
     def body(self) -> Iterator[bytes]:
-        """Return the pieces of the body.
-
-        Raises:
-            NoAnswer, Aborted: see there.
-        """
+        """Return the pieces of the body."""
         end = time.monotonic() + self._seconds
         while (piece := self.data(end - time.monotonic())) is not None:
             if not piece:
@@ -138,7 +120,7 @@ class Exchange:
 
 
 class Wire:
-    """The server.
+    """The server. Each call may raise NoAnswer or Aborted.
 
     Args:
         seconds: as in `Exchange`.
@@ -151,11 +133,7 @@ class Wire:
         self._authorization = "Basic " + base64.b64encode(f"opencode:{password}".encode()).decode()
 
     def open(self, method: str, target: str, content: object = None) -> Exchange:
-        """Return an exchange whose request is sent.
-
-        Raises:
-            NoAnswer, Aborted: see there.
-        """
+        """Return an exchange whose request is sent."""
         exchange = Exchange(self._port, self._authorization, self.waiter, self.seconds)
         try:
             exchange.send(method, target, b"" if content is None else json.dumps(content).encode())
@@ -168,7 +146,7 @@ class Wire:
         """Return status and JSON of an answer; the JSON is None if there is none.
 
         Raises:
-            NoAnswer, Aborted: see there; also for a JSON that is none or too long.
+            NoAnswer: also for a JSON that is none or too long.
         """
         exchange = self.open(method, target, content)
         try:
