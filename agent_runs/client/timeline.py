@@ -18,6 +18,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
+from agent_runs.client.outcome import NON_RETRYABLE
 from agent_runs.contracts.messages import BudgetLimit
 from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
 from agent_runs.transcript.events import printable
@@ -244,7 +245,7 @@ async def events(handle: WorkflowHandle[Any, Any], *, follow: bool) -> AsyncGene
                     seen = event.event_id
                     yield event
         except RPCError as error:
-            if not follow or error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.PERMISSION_DENIED}:
+            if not follow or error.status in NON_RETRYABLE | {RPCStatusCode.NOT_FOUND}:
                 raise
             await asyncio.sleep(HISTORY_RETRY_INTERVAL.total_seconds())
         else:

@@ -1,11 +1,19 @@
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
+import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 
+from agent_runs.client import timeline as timelines
 from agent_runs.client.timeline import MAX_WARNING, PHASES, Timeline
 from agent_runs.contracts import activities
+from tests.support.cases import case
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -130,3 +138,30 @@ def test_pod_and_node_are_those_of_the_attempt_that_is_made() -> None:
     assert timeline.facts == {"pod": "first-1", "node": "worker-1"}
     timeline.add(scheduled(8, 3, "introspect_pod"))
     assert timeline.facts == {}
+
+
+class Refused:
+    """A run whose events Temporal refuses, once with each of these statuses."""
+
+    def __init__(self, *statuses: RPCStatusCode) -> None:
+        self.statuses = list(statuses)
+
+    async def fetch_history_events(self, **_: Any) -> AsyncIterator[HistoryEvent]:
+        if self.statuses:
+            raise RPCError("x", self.statuses.pop(0), b"")
+        yield event(1, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED, 0)
+
+
+async def test_a_follower_waits_through_an_outage_and_not_for_a_server_that_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timelines, "HISTORY_RETRY_INTERVAL", timedelta())
+
+    async def followed(*statuses: RPCStatusCode) -> list[int]:
+        run = cast("WorkflowHandle[Any, Any]", Refused(*statuses))
+        return [each.event_id async for each in timelines.events(run, follow=True)]
+
+    assert await followed(RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED) == [1]
+    for status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
+        with case(status), pytest.raises(RPCError):
+            await asyncio.wait_for(followed(status), 60)
