@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -20,7 +20,6 @@ from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.large_json import LARGE
 from agent_runs.contracts.outcome import GAP_STREAM, SUMMARY_LIMIT, ContainerEnd, Report, Usage
 from agent_runs.transcript import verdict
-from agent_runs.transcript.diagnostics import Diagnostics
 from agent_runs.transcript.events import (
     NO_PART,
     SERVER_EVENTS,
@@ -36,7 +35,7 @@ from agent_runs.transcript.events import (
     storable,
 )
 from agent_runs.transcript.lines import LINE_LIMIT, Line
-from agent_runs.transcript.provider_errors import ProviderError, provider_error
+from agent_runs.transcript.provider_errors import provider_error
 
 RECENT_IDS: Final = 4096
 OPEN_MESSAGES: Final = 8
@@ -92,16 +91,16 @@ class Progress(NamedTuple):
 class _Recent:
     def __init__(self, size: int = RECENT_IDS) -> None:
         self._size = size
-        self._evidence: OrderedDict[str, None] = OrderedDict()
+        self._seen: OrderedDict[str, None] = OrderedDict()
 
     def repeated(self, identifier: str | None) -> bool:
         if identifier is None:
             return False
-        if identifier in self._evidence:
+        if identifier in self._seen:
             return True
-        self._evidence[identifier] = None
-        if len(self._evidence) > self._size:
-            self._evidence.popitem(last=False)
+        self._seen[identifier] = None
+        if len(self._seen) > self._size:
+            self._seen.popitem(last=False)
         return False
 
 
@@ -168,24 +167,17 @@ class Fold:
     """
 
     def __init__(self, resumed_session: str | None = None) -> None:
-        self._resumed = resumed_session or None
-        self._diagnostics = Diagnostics()
+        self._seen = verdict.Evidence(resumed_session or None)
+        self._diagnostics = self._seen.diagnostics
         self._meter = _Meter()
         self._session: str | None = None
         self._latest_session: str | None = None
-        self._resumed_seen = False
-        self._events = self._unparsed = self._cut = self._steps = self._tool_calls = 0
-        self._half_line = False
-        self._started = self._open = self._ever_finished = self._limit_reached = False
-        self._reason: str | None = None
-        self._rejected_tool: str | None = None
+        self._unparsed = self._steps = self._tool_calls = 0
         self._texts: OrderedDict[str | None, _Texts] = OrderedDict()
         self._answer: _Texts | None = None
         self._latest_text = ""
         self._repeated = RepeatedCall()
         self._steps_seen, self._tools_seen = _Recent(), _Recent()
-        self._pending_errors: list[ProviderError] = []
-        self._errors: list[str] = []
         self._tool_errors: list[str] = []
         self._handlers: dict[str, Callable[[Event, Part], None]] = {
             "step_start": self._step_start,
@@ -209,12 +201,12 @@ class Fold:
         event = decode(raw)
         if event is None:
             event = decode_beginning(raw)
-            self._cut += event is not None or len(raw) >= LINE_LIMIT
-            self._half_line = self._half_line or (not terminated and raw.lstrip().startswith(b"{"))
+            self._seen.cut_lines += event is not None or len(raw) >= LINE_LIMIT
+            self._seen.half_line = self._seen.half_line or (not terminated and raw.lstrip().startswith(b"{"))
         if event is None:
             self._stray(raw)
             return
-        self._events += event.type not in SERVER_EVENTS
+        self._seen.events += event.type not in SERVER_EVENTS
         if event.session_id != self._latest_session:
             self._name_session(event.session_id)
         handle = self._handlers.get(event.type)
@@ -235,7 +227,7 @@ class Fold:
             usage=self._meter.usage,
             cost_usd=self._meter.cost,
             last_output=self._last_output(),
-            continues=self._open or self._reason != verdict.STOP,
+            continues=self._seen.open_step or self._seen.reason != verdict.STOP,
             repeated=self._repeated,
             context_tokens=min(self._meter.largest_prompt, MAX_COUNT),
         )
@@ -258,62 +250,45 @@ class Fold:
             verified: the receipt proves that all of the output is here.
             agent: the title of the agent that wrote this.
         """
-        evidence = self._evidence(agent, stopped=stopped, missing=missing, verified=verified)
+        seen, usage, summary = self._seen, self._meter.usage, self._summary()
+        evidence = replace(
+            seen,
+            agent=agent,
+            stopped=stopped,
+            missing=missing,
+            verified=verified,
+            resumed_seen=seen.resumed_seen or self._diagnostics.session_id == seen.resumed_session,
+            has_output=usage.output_tokens > 0 or self._tool_calls > 0 or bool(summary),
+        )
         judgement = verdict.judge(evidence, end)
         return Report(
             failure=judgement.failure,
             warnings=judgement.warnings,
             session_id=self.session_id,
-            usage=self._meter.usage,
+            usage=usage,
             cost_usd=self._meter.cost,
             last_context_tokens=min(self._meter.largest_prompt, MAX_COUNT),
             steps=self._steps,
             tool_calls=self._tool_calls,
-            finish_reason=self._reason,
-            summary="" if self._diagnostics.compacts else self._summary(),
-            errors=tuple(self._errors),
+            finish_reason=seen.reason,
+            summary="" if self._diagnostics.compacts else summary,
+            errors=tuple(seen.errors),
             tool_errors=tuple(self._tool_errors),
             unknown_session=judgement.unknown_session,
             clear_session=judgement.clear_session,
             stayed=judgement.stayed,
             exit_code=judgement.exit_code,
             last_output=self._last_output(),
-            events=self._events,
+            events=seen.events,
             unparsed_lines=self._unparsed,
             opencode_version=self._diagnostics.version,
-        )
-
-    def _evidence(
-        self, agent: str, *, stopped: Failure | None, missing: verdict.Missing, verified: bool
-    ) -> verdict.Evidence:
-        usage = self._meter.usage
-        return verdict.Evidence(
-            agent=agent,
-            stopped=stopped,
-            missing=missing,
-            verified=verified,
-            half_line=self._half_line,
-            cut_lines=self._cut,
-            events=self._events,
-            resumed_session=self._resumed,
-            resumed_seen=self._resumed_seen or self._diagnostics.session_id == self._resumed,
-            started=self._started,
-            open_step=self._open,
-            finished=self._ever_finished,
-            reason=self._reason,
-            limit_reached=self._limit_reached,
-            has_output=usage.output_tokens > 0 or self._tool_calls > 0 or bool(self._summary()),
-            pending_errors=tuple(self._pending_errors),
-            errors=len(self._errors),
-            rejected_tool=self._rejected_tool,
-            diagnostics=self._diagnostics,
         )
 
     def _summary(self) -> str:
         """The answer; without any finished message, the text until then."""
         if self._answer is not None:
             return self._answer.joined()
-        if self._ever_finished or not self._texts:
+        if self._seen.finished or not self._texts:
             return ""
         return next(reversed(self._texts.values())).joined()
 
@@ -332,20 +307,20 @@ class Fold:
             return
         if self._session is None:
             self._session = printable(session_id, SESSION_LIMIT) or None
-        self._resumed_seen = self._resumed_seen or session_id == self._resumed
+        self._seen.resumed_seen = self._seen.resumed_seen or session_id == self._seen.resumed_session
 
     def _step_start(self, _event: Event, _part: Part) -> None:
-        self._started = self._open = True
+        self._seen.started = self._seen.open_step = True
 
     def _text(self, _event: Event, part: Part) -> None:
-        self._started = self._open = True
+        self._seen.started = self._seen.open_step = True
         if part.text is None or part.synthetic:
             return
         self._texts_of(part.message_id).add(part.text)
         self._remember_text(part.text)
 
     def _tool_use(self, _event: Event, part: Part) -> None:
-        self._started = self._open = True
+        self._seen.started = self._seen.open_step = True
         if self._tools_seen.repeated(part.call_id or part.id):
             return
         self._tool_calls = min(self._tool_calls + 1, MAX_COUNT)
@@ -361,26 +336,26 @@ class Fold:
 
     def _tool_error(self, tool: str, error: str) -> None:
         if _is_rejection(error):
-            self._rejected_tool = printable(tool, TOOL_NAME_LIMIT)
+            self._seen.rejected_tool = printable(tool, TOOL_NAME_LIMIT)
         _keep_error(self._tool_errors, error)
         self._remember_text(f"{tool[:TOOL_NAME_LIMIT]} failed: {error[:LAST_OUTPUT_LIMIT]}")
 
     def _step_finish(self, _event: Event, part: Part) -> None:
         if self._steps_seen.repeated(part.id):
             return
-        self._started = self._ever_finished = True
-        self._open = False
+        self._seen.started = self._seen.finished = True
+        self._seen.open_step = False
         self._steps = min(self._steps + 1, MAX_COUNT)
-        self._reason = shortened(storable(part.reason), REASON_LIMIT) if part.reason else None
-        self._limit_reached = self._limit_reached or verdict.is_step_limit(self._reason)
+        self._seen.reason = shortened(storable(part.reason), REASON_LIMIT) if part.reason else None
+        self._seen.limit_reached = self._seen.limit_reached or verdict.is_step_limit(self._seen.reason)
         self._meter.add(part.tokens, part.cost, part.context)
         if part.message:
             self._texts_of(part.message_id).add(part.message)
         texts = self._texts.pop(part.message_id, None)
         if texts is not None:
             self._answer = texts
-        if self._reason == verdict.STOP:
-            self._pending_errors.clear()
+        if self._seen.reason == verdict.STOP:
+            self._seen.pending_errors.clear()
 
     def _subagent_step(self, _event: Event, part: Part) -> None:
         """It is used and paid for as any step, and says nothing about how the agent itself goes on."""
@@ -390,9 +365,9 @@ class Fold:
 
     def _error(self, event: Event, _part: Part) -> None:
         error = provider_error(event.error if event.error is not None else event.message)
-        if len(self._pending_errors) < ERRORS:
-            self._pending_errors.append(error)
-        _keep_error(self._errors, error.text)
+        if len(self._seen.pending_errors) < ERRORS:
+            self._seen.pending_errors.append(error)
+        _keep_error(self._seen.errors, error.text)
         self._remember_text(error.text)
 
     def _rejected(self, event: Event, _part: Part) -> None:

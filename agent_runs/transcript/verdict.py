@@ -8,7 +8,7 @@ Source: OpenCode 1.2, 1.14 and 1.18.33, observed.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from agent_runs.contracts.errors import (
@@ -67,45 +67,45 @@ SIDECAR_MISSING: Final = "sidecar"
 _SESSION_SHAPE: Final = re.compile(r"ses_\w{8,64}")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Evidence:
-    """What the fold saw of one attempt.
+    """What the fold has seen of one attempt; from `agent` on, what is known for a report.
 
     Attributes:
-        agent: its title, for messages.
-        stopped: why we stopped the agent, if we did.
-        verified: all of the output is stored, as the runner's last frame proves.
         half_line: the last line lacks its LF and is no whole event.
         resumed_seen: an event or the log carries the id that was passed with `--session`.
         started: a step began, so a session and a model answer existed.
         open_step: something followed the last finished step.
         reason: finish reason of the last step.
         limit_reached: some step ended by a limit on steps or turns.
-        has_output: text, tool calls or output tokens.
         pending_errors: errors after the last step that finished by `stop`.
-        errors: how many errors there were at all.
+        errors: the texts of all errors.
         rejected_tool: a tool whose permission was rejected because nobody could answer.
+        agent: its title, for messages.
+        stopped: why we stopped the agent, if we did.
+        verified: all of the output is stored, as the runner's last frame proves.
+        has_output: text, tool calls or output tokens.
     """
 
-    agent: str
-    diagnostics: Diagnostics
-    stopped: Failure | None
-    missing: Missing
-    verified: bool
-    half_line: bool
-    cut_lines: int
-    events: int
     resumed_session: str | None
-    resumed_seen: bool
-    started: bool
-    open_step: bool
-    finished: bool
-    reason: str | None
-    limit_reached: bool
-    has_output: bool
-    pending_errors: tuple[ProviderError, ...]
-    errors: int
-    rejected_tool: str | None
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    half_line: bool = False
+    cut_lines: int = 0
+    events: int = 0
+    resumed_seen: bool = False
+    started: bool = False
+    open_step: bool = False
+    finished: bool = False
+    reason: str | None = None
+    limit_reached: bool = False
+    pending_errors: list[ProviderError] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    rejected_tool: str | None = None
+    agent: str = ""
+    stopped: Failure | None = None
+    missing: Missing = "nothing"
+    verified: bool = False
+    has_output: bool = False
 
     @property
     def whole(self) -> bool:
@@ -489,7 +489,7 @@ def _signal(end: ContainerEnd) -> int | None:
 def _warnings(evidence: Evidence, end: ContainerEnd) -> tuple[str, ...]:
     warnings: list[str] = []
     if evidence.errors:
-        warnings.append(f"{evidence.agent} reported {evidence.errors} error(s) and recovered")
+        warnings.append(f"{evidence.agent} reported {len(evidence.errors)} error(s) and recovered")
     elif end.exit_code and not _stayed(evidence):
         warnings.append(f"{evidence.agent} completed cleanly (reason=stop) despite exit code {end.exit_code}")
     if _stayed(evidence):
