@@ -41,11 +41,11 @@ def _send_request(command: str) -> None:
     name = f"{os.getpid()}.request"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
-        with open(os.open(name, flags, 0o600), "wb") as file:  # noqa: PTH123 - pathlib is large
+        with open(os.open(name, flags, 0o600), "wb") as file:
             file.write(content)
         _send(command, name)
     finally:
-        os.unlink(name)  # noqa: PTH108 - as above
+        os.unlink(name)
 
 
 def _send(*words: str) -> None:

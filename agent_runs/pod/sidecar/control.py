@@ -35,7 +35,7 @@ class Control:
     def __init__(self, folder: str, repeat: Callable[[int, int], Iterator[bytes]], answer: Answer) -> None:
         os.chdir(folder)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(SOCKET)  # noqa: PTH108 - pathlib is not needed here
+            os.unlink(SOCKET)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(SOCKET)
         self._listener.listen(8)
@@ -69,7 +69,7 @@ class Control:
             self.acknowledged = True
             connection.sendall(b"\n")
         elif (request := _REQUEST.fullmatch(command)) is not None:
-            with open(request[2], encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - as above
+            with open(request[2], encoding="utf-8", errors="surrogateescape") as file:
                 content = json.load(file)
             connection.sendall(json.dumps(self._answer(request[1].decode(), content)).encode() + b"\n")
             connection.shutdown(socket.SHUT_WR)  # the driver of the turn that began is a child, and has the socket too

@@ -75,7 +75,7 @@ class Driving:
     def __init__(self, output: str, own: str, turn: str, address: str, container_has_ended: Callable[[], bool]) -> None:
         self._output, self._own, self._address = output, own, address
         self._container_has_ended = container_has_ended
-        with open(turn) as file:  # noqa: PTH123 - pathlib is not needed here
+        with open(turn) as file:
             known = json.load(file)
         self._keep_warm, max_age = float(known.pop("keep_warm", 0)), float(known.pop("max_age", 0))
         self._rests_before = time.monotonic() + max_age - self._keep_warm
@@ -104,7 +104,7 @@ class Driving:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._turns += 1
         self._processes, self._end, self.rests_until = 0, {}, None
-        os.mkdir(self._folder, 0o700)  # noqa: PTH102 - pathlib is not needed here
+        os.mkdir(self._folder, 0o700)
         shared.write(self._folder, PROMPT, known.pop("text") if "text" in known else _text_in(known.pop("prompt")))
         read_to = self._read_to.get(known.get("session"), -1)
         shared.write(self._folder, TURN, json.dumps({**known, "read_to": read_to, **self._driver.reached}))

@@ -281,7 +281,7 @@ def _write(text: bytes) -> None:
 def _publish(folder: str, *words: str) -> None:
     """Let the runner start."""
     shared.write(folder, READY + ".new", " ".join(words) + "\n")
-    os.replace(f"{folder}/{READY}.new", f"{folder}/{READY}")  # noqa: PTH105 - pathlib is not needed here
+    os.replace(f"{folder}/{READY}.new", f"{folder}/{READY}")
 
 
 def main(output: str, own: str, tokens: str, max_unread: str, turn: str | None = None) -> None:

@@ -61,7 +61,7 @@ def write(folder: str, name: str, text: str) -> None:
     """
     remove(folder, name)
     file = open_file(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with open(file, "w", encoding="utf-8", errors="surrogateescape") as writing:  # noqa: PTH123 - pathlib is large
+    with open(file, "w", encoding="utf-8", errors="surrogateescape") as writing:
         writing.write(text)
 
 
@@ -88,4 +88,4 @@ def remove(folder: str, name: str) -> None:
         OSError: it is a folder.
     """
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{folder}/{name}")  # noqa: PTH108 - as above
+        os.unlink(f"{folder}/{name}")

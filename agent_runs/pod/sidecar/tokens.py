@@ -40,12 +40,12 @@ class Tokens(NamedTuple):
             OSError: the files do not exist.
             UnicodeDecodeError: they are no text.
         """
-        with contextlib.suppress(FileNotFoundError), open(os.path.join(own, GIVEN_FILE)) as file:  # noqa: PTH118, PTH123 - as above
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(own, GIVEN_FILE)) as file:
             given = json.load(file)
             return cls(*(str(given.get(name) or "") for name in cls._fields))
         for _ in range(10):
             with contextlib.suppress(FileNotFoundError):
-                return cls._of(os.path.realpath(os.path.join(folder, "..data")))  # noqa: PTH118 - pathlib is large
+                return cls._of(os.path.realpath(os.path.join(folder, "..data")))
             with contextlib.suppress(FileNotFoundError):
                 return cls._of(folder)
             time.sleep(0.01)  # replaced during the read
@@ -62,13 +62,13 @@ class Tokens(NamedTuple):
 
 def write_tokens(own: str, tokens: dict[str, Any]) -> None:
     """Give the proxy these tokens, by the names of `Tokens`; none: it refuses every request that needs one."""
-    path = os.path.join(own, GIVEN_FILE)  # noqa: PTH118 - as above
+    path = os.path.join(own, GIVEN_FILE)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    with open(os.open(path + ".new", flags, 0o600), "w") as file:  # noqa: PTH123 - as above
+    with open(os.open(path + ".new", flags, 0o600), "w") as file:
         json.dump(tokens, file)
-    os.replace(path + ".new", path)  # noqa: PTH105 - as above
+    os.replace(path + ".new", path)
 
 
 def _text(folder: str, name: str) -> str:
-    with open(os.path.join(folder, name)) as file:  # noqa: PTH118, PTH123 - as above
+    with open(os.path.join(folder, name)) as file:
         return file.read(MAX_TOKEN_CHARACTERS).strip()

@@ -52,7 +52,7 @@ def read_prompt(folder: str) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    with open(f"{folder}/{PROMPT}", "rb") as file:  # noqa: PTH123 - pathlib is not needed here
+    with open(f"{folder}/{PROMPT}", "rb") as file:
         return file.read(MAX_PROMPT).decode("utf-8", "replace")
 
 
@@ -62,7 +62,7 @@ def read_json(folder: str, name: str) -> dict[str, Any]:
     Raises:
         OSError, ValueError: there is none, or it is not JSON.
     """
-    with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123 - as above
+    with open(f"{folder}/{name}", encoding="utf-8") as file:
         content: dict[str, Any] = json.load(file)
         return content
 
@@ -73,7 +73,7 @@ def read_state(folder: str) -> dict[str, Any]:
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    return read_json(folder, STATE) if os.path.exists(f"{folder}/{STATE}") else {}  # noqa: PTH110 - as above
+    return read_json(folder, STATE) if os.path.exists(f"{folder}/{STATE}") else {}
 
 
 def write_json(folder: str, name: str, content: dict[str, Any]) -> None:
@@ -83,16 +83,16 @@ def write_json(folder: str, name: str, content: dict[str, Any]) -> None:
         OSError: the disk is full.
     """
     path = f"{folder}/{name}"
-    with open(path + ".new", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
+    with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(content, file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(path + ".new", path)  # noqa: PTH105 - as above
+    os.replace(path + ".new", path)
 
 
 def has_ended(folder: str) -> bool:
     """Return whether there is an end."""
-    return os.path.exists(f"{folder}/{END}")  # noqa: PTH110 - as above
+    return os.path.exists(f"{folder}/{END}")
 
 
 def drive_to_end(folder: str, run: Callable[[], End], failed: Callable[[Exception], End]) -> None:

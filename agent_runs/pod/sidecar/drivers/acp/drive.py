@@ -347,12 +347,12 @@ class _Drive:
             return
         self._agent.send(answer(asked, **content))
         self._answered.add(key)
-        with open(f"{self._folder}/{ANSWERED}", "a", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is large
+        with open(f"{self._folder}/{ANSWERED}", "a", encoding="utf-8") as file:
             file.write(key + "\n")
 
     def _read_answered(self) -> set[str]:
         try:
-            with open(f"{self._folder}/{ANSWERED}", encoding="utf-8") as file:  # noqa: PTH123 - as above
+            with open(f"{self._folder}/{ANSWERED}", encoding="utf-8") as file:
                 return set(file.read().splitlines())
         except FileNotFoundError:
             return set()

@@ -27,13 +27,11 @@ class Tokens(NamedTuple):
     write: int = 0
 
     def plus(self, other: Tokens) -> Tokens:
-        pairs = zip(self, other)  # noqa: B905 - Python 3.9 has no `strict`
-        return Tokens(*(mine + theirs for mine, theirs in pairs))
+        return Tokens(*(mine + theirs for mine, theirs in zip(self, other)))
 
     def minus(self, other: Tokens) -> Tokens:
         """Return the difference, of which nothing is negative."""
-        pairs = zip(self, other)  # noqa: B905 - as above
-        return Tokens(*(max(mine - theirs, 0) for mine, theirs in pairs))
+        return Tokens(*(max(mine - theirs, 0) for mine, theirs in zip(self, other)))
 
     def content(self) -> dict[str, Any]:
         """Return them as OpenCode writes them."""
