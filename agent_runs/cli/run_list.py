@@ -91,7 +91,9 @@ async def rows_of(settings: ClientSettings, runs: Sequence[RunSummary]) -> tuple
     async def usage(transcripts: Transcripts) -> Mapping[str, RunUsage]:
         return await usage_of(transcripts, [run.key.name for run in runs])
 
-    found, note = await read_in_time(settings, usage, "tokens and cost are missing") if runs else ({}, "")
+    if not runs:
+        return [], ""
+    found, note = await read_in_time(settings, usage, "tokens and cost are missing")
     refs = [run_ref(settings, run.key, run.workflow_id, run.workflow_run_id, run.task_key) for run in runs]
     used = found or {}
     return [ListedRun(run, ref, used.get(run.key.name)) for run, ref in zip(runs, refs, strict=True)], note

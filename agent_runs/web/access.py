@@ -21,14 +21,13 @@ from starlette.responses import Response
 from agent_runs.contracts.identity import RunKey
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.transcript.tokens import Grant, TokenRefused, Tokens
-from agent_runs.web.operators import Operators, bearer
+from agent_runs.web.operators import CHALLENGE, Operators, bearer
 
 COOKIE: Final = "agent-runs-token"
 REVOCATION_MAX_AGE: Final = timedelta(seconds=5)
 """So late a revocation may take effect: a page and its stream send many requests."""
 _MAX_KNOWN: Final = 1000
 """Runs whose revocation is kept in memory."""
-_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
 _Piece = TypeVar("_Piece")
 
@@ -61,12 +60,12 @@ class Access:
         """
         if not token:
             raise HTTPException(
-                401, "no token: send `Authorization: Bearer TOKEN`, or open the link of this run", _CHALLENGE
+                401, "no token: send `Authorization: Bearer TOKEN`, or open the link of this run", CHALLENGE
             )
         try:
             grant = self.tokens.open(token)
         except TokenRefused as refused:
-            raise HTTPException(401, str(refused), _CHALLENGE) from None
+            raise HTTPException(401, str(refused), CHALLENGE) from None
         if grant.run != requested_run(request):
             raise HTTPException(403, "this token is for another run")
         return grant
@@ -138,7 +137,7 @@ class Guard:
         """
         grant = self._access.granted(request, token)
         if await self._revocations.revoked(grant):
-            raise HTTPException(401, "this token was revoked; ask for a new link", _CHALLENGE)
+            raise HTTPException(401, "this token was revoked; ask for a new link", CHALLENGE)
         return grant
 
     async def until_revoked(self, grant: Grant, live: AsyncGenerator[_Piece]) -> AsyncGenerator[_Piece]:

@@ -18,14 +18,13 @@ from starlette.routing import BaseRoute, Route
 
 from agent_runs.contracts.identity import RunKey
 from agent_runs.web.access import requested_run
-from agent_runs.web.operators import Operators
-from agent_runs.web.refusals import with_forms
+from agent_runs.web.operators import CHALLENGE, Operators
+from agent_runs.web.refusals import NO_STORE, with_forms
 from agent_runs.web.render import Templates
 from agent_runs.web.run_info import RunInfoSource, RunInfoUnavailable
 
 REASON: Final = "Cancelled by an operator on the run's page"
 ONLY_OPERATORS: Final = "only operators may cancel a run: sign in, or use `agent-runs cancel`"
-_NO_STORE: Final = {"Cache-Control": "no-store"}
 _WITH_ORIGIN: Final = {"Referrer-Policy": "same-origin"}
 """Without a referrer a form's origin is `null`, also for browsers that say nothing else."""
 
@@ -48,7 +47,7 @@ class CancelPages:
     async def ask(self, request: Request) -> Response:
         run = self._checked(request)
         html = self._templates.html("cancel.html", run=run, base=quote(run.name, safe=""))
-        return HTMLResponse(html, headers=_NO_STORE | with_forms() | _WITH_ORIGIN)
+        return HTMLResponse(html, headers=NO_STORE | with_forms() | _WITH_ORIGIN)
 
     async def cancel(self, request: Request) -> Response:
         """Request the cancel; the run's page then shows how it goes."""
@@ -61,10 +60,10 @@ class CancelPages:
             raise HTTPException(503, f"{error}; nothing was cancelled, try again") from None
         if not known:
             raise HTTPException(404, f"Run {run.run_id} is not known to Temporal, so nothing was cancelled.")
-        return Response(status_code=303, headers={"Location": f"../{quote(run.name, safe='')}", **_NO_STORE})
+        return Response(status_code=303, headers={"Location": f"../{quote(run.name, safe='')}", **NO_STORE})
 
     def _checked(self, request: Request) -> RunKey:
         """The run, if an operator asks."""
         if not self._operators.admits(request):
-            raise HTTPException(401, ONLY_OPERATORS, {"WWW-Authenticate": "Bearer"})
+            raise HTTPException(401, ONLY_OPERATORS, CHALLENGE)
         return requested_run(request)

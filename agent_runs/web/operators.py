@@ -23,6 +23,7 @@ from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.wrong_tokens import WrongTokens
 
 COOKIE: Final = "agent-runs-operator"
+CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 SESSION_LIFETIME: Final = timedelta(hours=12)
 MIN_TOKEN: Final = 32
 """Characters; so many random ones cannot be guessed."""

@@ -30,7 +30,7 @@ from agent_runs.web.access import Access, Guard, Revocations
 from agent_runs.web.cancelling import CancelPages
 from agent_runs.web.live_page import LivePage
 from agent_runs.web.operators import Operators
-from agent_runs.web.refusals import CONTENT_SECURITY_POLICY, Refusals, accepts_html
+from agent_runs.web.refusals import CONTENT_SECURITY_POLICY, NO_STORE, Refusals, accepts_html
 from agent_runs.web.render import Templates, page_entries
 from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.run_list import RunLists
@@ -49,7 +49,6 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
 class SecurityHeaders:
@@ -116,7 +115,7 @@ class Pages:
         entries = await asyncio.to_thread(page_entries, lines)
         content = {"view": view, "window": window, "entries": entries, "in_list": grant.operator}
         html = await asyncio.to_thread(self._templates.html, "run_page.html", **content)
-        return HTMLResponse(html, headers=_NO_STORE)
+        return HTMLResponse(html, headers=NO_STORE)
 
     async def live(self, request: Request) -> Response:
         """Stream entries and headers after a line until the run has ended; a reader that reconnects then gets 204."""
@@ -128,7 +127,7 @@ class Pages:
         live = LivePage(self._store, self._views, self._templates, key, draining, self._poll)
         if resumed and await live.over(after):
             return Response(status_code=204)
-        headers = _NO_STORE | {"X-Accel-Buffering": "no"}
+        headers = NO_STORE | {"X-Accel-Buffering": "no"}
         events = self._guard.until_revoked(grant, live.events(after))
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
@@ -143,7 +142,7 @@ class Pages:
         # no HTTP redirect, because a browser that comes from another site would follow it without the new cookie,
         # which is SameSite=Strict
         html = self._templates.html("token_redirect.html", base=quote(grant.run.name, safe=""))
-        response = HTMLResponse(html, headers=_NO_STORE)
+        response = HTMLResponse(html, headers=NO_STORE)
         self._access.set_cookie(response, grant, token)
         return response
 

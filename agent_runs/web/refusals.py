@@ -37,7 +37,7 @@ CONTENT_SECURITY_POLICY: Final = "; ".join(
         *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
     )
 )
-_NO_STORE: Final = {"Cache-Control": "no-store"}
+NO_STORE: Final = {"Cache-Control": "no-store"}
 _TITLES: Final = {
     401: "This page needs its link",
     403: "This link is for another run",
@@ -143,7 +143,7 @@ class Refusals:
         return HTMLResponse(
             self._templates.html("error.html", refusal=refusal),
             status_code=refusal.status,
-            headers={**(headers or {}), **_NO_STORE, **with_forms()},
+            headers={**(headers or {}), **NO_STORE, **with_forms()},
         )
 
 

@@ -21,8 +21,8 @@ from starlette.routing import BaseRoute, Route
 
 from agent_runs.client.run_list import InvalidFilter, RunFilter
 from agent_runs.transcript.tokens import Tokens
-from agent_runs.web.operators import Operators, bearer
-from agent_runs.web.refusals import OFF, SIGN_IN, Refusals, accepts_html, with_forms
+from agent_runs.web.operators import CHALLENGE, Operators, bearer
+from agent_runs.web.refusals import NO_STORE, OFF, SIGN_IN, Refusals, accepts_html, with_forms
 from agent_runs.web.render import Templates
 from agent_runs.web.run_list import Row, RunLists
 
@@ -32,8 +32,6 @@ MAX_FORM: Final = 4096
 """Bytes of the form of the sign-in page."""
 FILTERS: Final = tuple(one.name for one in fields(RunFilter))
 _CURSOR: Final = "cursor of the list of runs"
-_NO_STORE: Final = {"Cache-Control": "no-store"}
-_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 
 
 class RunListPages:
@@ -73,19 +71,19 @@ class RunListPages:
         content = {"view": view, "texts": texts, "query": _query(texts), "following": following}
         signed_in = self._operators.has_session(request)
         html = await asyncio.to_thread(self._templates.html, template, **content, sign_out=signed_in)
-        return HTMLResponse(html, headers=_NO_STORE | with_forms())
+        return HTMLResponse(html, headers=NO_STORE | with_forms())
 
     async def usage(self, request: Request) -> Response:
         """The usage of runs, for operators and for programs that have the key of the links."""
         token = bearer(request)
         if not (self._tokens.is_operator(token) or self._operators.admits(request)):
-            raise HTTPException(401, "no operator's token, nor one of this service's key", _CHALLENGE)
+            raise HTTPException(401, "no operator's token, nor one of this service's key", CHALLENGE)
         runs = request.query_params.getlist("run")
         if len(runs) > MAX_USAGE_RUNS:
             raise HTTPException(400, f"run: at most {MAX_USAGE_RUNS} of them")
         found = await self._lists.usage(runs)
         body = msgspec.json.encode(list(found.values()))
-        return Response(body, media_type="application/json", headers=_NO_STORE)
+        return Response(body, media_type="application/json", headers=NO_STORE)
 
     async def sign_in(self, request: Request) -> Response:
         """Set the cookie and go on to the list, or to the run that was asked for."""
@@ -96,13 +94,13 @@ class RunListPages:
         if not self._operators.accepts(request, form.get("token", "").strip()):
             return self._refusals.sign_in_page("That is not the operator token.", run)
         target = f"runs/{quote(run, safe='')}" if run else "runs"
-        response = Response(status_code=303, headers={"Location": target, **_NO_STORE})
+        response = Response(status_code=303, headers={"Location": target, **NO_STORE})
         self._operators.set_cookie(response)
         return response
 
     async def sign_out(self, _request: Request) -> Response:
         """Delete the cookie."""
-        response = Response(status_code=303, headers={"Location": "runs", **_NO_STORE})
+        response = Response(status_code=303, headers={"Location": "runs", **NO_STORE})
         self._operators.delete_cookie(response)
         return response
 
@@ -110,7 +108,7 @@ class RunListPages:
         if not self._operators.enabled:
             raise HTTPException(403, OFF)
         if not self._operators.admits(request):
-            raise HTTPException(401, SIGN_IN, _CHALLENGE)
+            raise HTTPException(401, SIGN_IN, CHALLENGE)
 
     def _cursor(self, request: Request) -> bytes | None:
         """The cursor of a link of ours: Temporal takes some seconds to refuse any other one."""
@@ -130,7 +128,7 @@ class RunListPages:
         view = await self._lists.page(wanted, cursor, totals=False)
         following = None if view.cursor is None else self._tokens.seal(_CURSOR, view.cursor)
         content = {"runs": [_row_json(row) for row in view.rows], "cursor": following, "notes": list(view.notes)}
-        return JSONResponse(content, headers=_NO_STORE)
+        return JSONResponse(content, headers=NO_STORE)
 
 
 def _row_json(row: Row) -> dict[str, Any]:
