@@ -24,11 +24,8 @@ import {
   attributes,
   type CallOptions,
   Code,
-  callOnce,
-  callUntilAnswered,
   codeOf,
   type Run,
-  runOf,
   type StartAnswer,
   type StartOptions,
   type Temporal,
@@ -114,10 +111,10 @@ export async function attach(
   for (;;) {
     const { holder, workflowRunId } = await sendStart(temporal, wake.start.runId, start, options, progress);
     progress.uncertain = holder === undefined;
-    const run = runOf(temporal, { workflowId: start.workflowId, workflowRunId });
+    const run = temporal.runOf({ workflowId: start.workflowId, workflowRunId });
     // an abort must not hide a run of our own, which may have begun
     const describing = progress.uncertain ? { outage: options.outage } : options;
-    const described = await callUntilAnswered(temporal, () => run.describe(), describing);
+    const described = await temporal.callUntilAnswered(() => run.describe(), describing);
     const found = { ...ticketOf(described), runId: holder ?? wake.start.runId };
     if (holder === undefined && attribute(described, "CompanyId") !== wake.start.companyId) {
       progress.uncertain = false;
@@ -152,7 +149,7 @@ export async function attachWhenFree(
       holder = ticket.workflowRunId;
       onBusy(ticket);
     }
-    await waitForClose(temporal, runOf(temporal, ticket), options, pollMs);
+    await waitForClose(temporal.runOf(ticket), options, pollMs);
   }
 }
 
@@ -198,7 +195,7 @@ async function findRun(
   options: CallOptions,
 ): Promise<Ticket | undefined> {
   try {
-    const found = await callUntilAnswered(temporal, find, options);
+    const found = await temporal.callUntilAnswered(find, options);
     return found && ticketOf(found);
   } catch (error) {
     if (codeOf(error) === none) return undefined;
@@ -227,7 +224,7 @@ async function sendStart(
     recovered: () => outage?.recovered(),
   };
   const options = { signal, outage: listener, betweenCalls: true };
-  return await callUntilAnswered(temporal, () => temporal.startOrAttach(requestId, start), options);
+  return await temporal.callUntilAnswered(() => temporal.startOrAttach(requestId, start), options);
 }
 
 /** The ticket for an agent that another run holds; undefined when that run is about to close: start again. */
@@ -246,12 +243,12 @@ async function joinOrBusy(
   const same = theirs !== null && theirs === task && attribute(described, "CompanyId") === companyId;
   const ended = FINAL_PHASES.has(phase);
   if (!same && !ended) return busy;
-  const run = runOf(temporal, ticket);
+  const run = temporal.runOf(ticket);
   const runIds = [ticket.runId, ...attributes(described, "JoinedRunIds")];
   if (same && ended && (await delivered?.(runIds, ticket.workflowRunId))) {
-    await signalCollected(temporal, run, { outage: options.outage });
+    await signalCollected(run, { outage: options.outage });
     const lastAttempt = Date.now() >= until;
-    await waitForClose(temporal, run, options);
+    await waitForClose(run, options);
     return lastAttempt ? busy : undefined;
   }
   const input: Join = { runId, companyId, task, sealed: (await sealJoin()) ?? null };
@@ -259,10 +256,10 @@ async function joinOrBusy(
     // not abortable: the run may have joined us
     const timeout = Math.max(0, until - Date.now());
     const updateOptions = { outage: options.outage, id: `${JOIN}:${companyId}:${runId}`, timeout };
-    const answer = await executeUpdate<Joined>(temporal, run, JOIN, [input], updateOptions);
+    const answer = await executeUpdate<Joined>(run, JOIN, [input], updateOptions);
     if (answer.kind === "joined") return { ...ticket, runId: answer.runId };
     const lastAttempt = Date.now() >= until;
-    if (!lastAttempt) await waitForClose(temporal, run, options); // its pods may still be deleted
+    if (!lastAttempt) await waitForClose(run, options); // its pods may still be deleted
     return lastAttempt ? { ...busy, phase: answer.phase } : undefined;
   } catch (error) {
     if (error instanceof RunClosed) return undefined;
@@ -280,9 +277,9 @@ function refusalOf({ cause }: WorkflowUpdateFailedError): string | undefined {
 }
 
 /** Waits for the close of a run, at most `timeout` milliseconds: the next start shows the state. */
-async function waitForClose(temporal: Temporal, run: Run, options: CallOptions, timeout = HOLDER_POLL_MS) {
+async function waitForClose(run: Run, options: CallOptions, timeout = HOLDER_POLL_MS) {
   try {
-    await callOnce(temporal, () => run.result(), { signal: options.signal, timeout });
+    await run.client.callOnce(() => run.result(), { signal: options.signal, timeout });
   } catch (error) {
     if (error instanceof WorkflowFailedError || codeOf(error) === Code.DEADLINE_EXCEEDED) return;
     await sleep(Math.min(1000, timeout), options.signal); // Temporal does not answer

@@ -37,16 +37,7 @@ import { cancelledBeforeStart, failedResult, type PluginFailure, resultOf } from
 import { sealerFrom } from "./sealing.ts";
 import { type LogFormat, logFormatFor, type Settings, settingsFrom } from "./settings.ts";
 import { blockTask } from "./task.ts";
-import {
-  attribute,
-  type CallOptions,
-  callOnce,
-  type Run,
-  runOf,
-  serverMessage,
-  type Temporal,
-  temporalFor,
-} from "./temporal.ts";
+import { attribute, type CallOptions, type Run, serverMessage, type Temporal, temporalFor } from "./temporal.ts";
 import { linkTo, mint, runName } from "./tokens.ts";
 import { follow, type LogCall, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
@@ -231,7 +222,7 @@ class Execution {
   // while the run is open
 
   async #followRun(ticket: Ticket): Promise<AdapterExecutionResult> {
-    const run = runOf(this.#temporal, ticket);
+    const run = this.#temporal.runOf(ticket);
     await this.#logTicket(ticket);
     const following = new AbortController();
     let ending: Ending;
@@ -258,7 +249,7 @@ class Execution {
   async #follow(ticket: Ticket, run: Run, signal: AbortSignal): Promise<Ending> {
     const aborted = whenAborted(this.#signal);
     const options = { signal, outage: this.#outage, retryLogin: true };
-    const outcome = fetchOutcome(this.#temporal, run, options);
+    const outcome = fetchOutcome(run, options);
     const ended = ignoreFailure(outcome);
     await yieldToEventLoop();
     const reading = this.#copyTranscript(ticket, outcome, signal);
@@ -278,7 +269,7 @@ class Execution {
   async #stopAgent(run: Run, reason: string, outcome: Promise<Outcome>, options: CallOptions): Promise<boolean> {
     this.#log.phase = "being stopped";
     await this.#log.status(`${reason}: the agent is being stopped`);
-    const request = requestCancel(this.#temporal, run, reason, options);
+    const request = requestCancel(run, reason, options);
     const confirmed = Promise.all([request, outcome]).then(() => true);
     const late = sleep(confirmationTimeout(this.#ctx.config), options.signal).then(() => false);
     return await Promise.race([confirmed, late]);
@@ -338,7 +329,7 @@ class Execution {
   }
 
   async #logPhase(run: Run, signal: AbortSignal): Promise<void> {
-    const described = await callOnce(this.#temporal, () => run.describe(), { signal }).catch(() => undefined);
+    const described = await this.#temporal.callOnce(() => run.describe(), { signal }).catch(() => undefined);
     const phase = described && attribute(described, "RunPhase");
     if (phase === undefined || phase === this.#log.phase || this.#log.phase === "being stopped") return;
     this.#log.phase = phase;
@@ -363,7 +354,7 @@ class Execution {
     await this.#log.status(message);
     const { runId, authToken } = this.#ctx;
     const last = abortOf(this.#signal); // a cancel of this very moment, too, holds the task until it is acknowledged
-    if (last?.kind !== "lease lost") signalOnceStored(this.#temporal, run, runId, authToken);
+    if (last?.kind !== "lease lost") signalOnceStored(run, runId, authToken);
     return resultOf(outcome, {
       ...{ recovery: this.#recovery, page, taskBlocked },
       joinedRunId: ticket.runId === runId ? undefined : ticket.runId,
@@ -411,7 +402,7 @@ class Execution {
     const { runId, authToken, signal } = this.#ctx;
     const isCancelled = async () => (await new PaperclipApi(authToken).run(runId)).body.status === "cancelled";
     if (abortOf(signal)?.kind !== "cancel" && !(await isCancelled())) return;
-    await requestCancel(this.#temporal, run, "Run cancelled").catch(() => undefined);
+    await requestCancel(run, "Run cancelled").catch(() => undefined);
   }
 
   async #progress(phase: "adapter_startup" | "finalize", message: string): Promise<void> {

@@ -17,7 +17,7 @@ import { shutdownSignal } from "./abort.ts";
 import { signalCollected } from "./outcome.ts";
 import { objectOf } from "./paperclip.ts";
 import { OPEN_RUN_STATES, PaperclipApi } from "./paperclip-api.ts";
-import type { Run, Temporal } from "./temporal.ts";
+import type { Run } from "./temporal.ts";
 import { BackOff, sleep, withLinkedSignal } from "./waits.ts";
 
 /** From the return until Paperclip is first asked: it ends a run within half a second, on a busy machine in one or two. */
@@ -44,13 +44,13 @@ const pending = new Map<string, { hurry: AbortController; delivered: Promise<boo
  *
  * @param runId Paperclip's id of the wake that gets the outcome.
  */
-export function signalOnceStored(temporal: Temporal, run: Run, runId: string, token?: string): void {
+export function signalOnceStored(run: Run, runId: string, token?: string): void {
   const { workflowRunId } = run;
   const hurry = new AbortController();
   const delivered = waitUntilStored({ runId, workflowRunId, token }, hurry.signal)
     .catch(() => false)
     .then(async (stored) => {
-      if (stored) await signalCollected(temporal, run).catch(() => undefined);
+      if (stored) await signalCollected(run).catch(() => undefined);
       return stored;
     });
   pending.set(workflowRunId, { hurry, delivered });

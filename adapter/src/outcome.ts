@@ -4,6 +4,7 @@
  * Same rules as `agent_runs/client/outcome.py`: same Updates, same ids, same meaning of a closed run.
  */
 
+import { randomUUID } from "node:crypto";
 import {
   ApplicationFailure,
   CancelledFailure,
@@ -11,18 +12,7 @@ import {
   WorkflowUpdateFailedError,
 } from "@temporalio/client";
 import type { Outcome } from "../generated/contracts.ts";
-import {
-  type CallOptions,
-  Code,
-  callOnce,
-  callUntilAnswered,
-  codeOf,
-  isOutage,
-  isUnknownRun,
-  outageMessage,
-  type Run,
-  type Temporal,
-} from "./temporal.ts";
+import { type CallOptions, Code, codeOf, isOutage, isUnknownRun, type Run } from "./temporal.ts";
 import { Aborted, BackOff, sleep } from "./waits.ts";
 
 /** The run is closed: it accepts no updates. */
@@ -46,20 +36,20 @@ const QUERY_INTERVAL_MS = 5000;
  *
  * Rejects with `EndedWithoutOutcome`, `Aborted`, or an error that a retry does not fix.
  */
-export async function fetchOutcome(temporal: Temporal, run: Run, options: CallOptions = {}): Promise<Outcome> {
+export async function fetchOutcome(run: Run, options: CallOptions = {}): Promise<Outcome> {
   try {
-    return await executeUpdate<Outcome>(temporal, run, OUTCOME, [], { ...options, id: OUTCOME });
+    return await executeUpdate<Outcome>(run, OUTCOME, [], { ...options, id: OUTCOME });
   } catch (error) {
-    if (error instanceof UpdatesSpent) return await queriedOutcome(temporal, run, options);
+    if (error instanceof UpdatesSpent) return await queriedOutcome(run, options);
     if (!(error instanceof RunClosed)) throw error;
   }
-  return await outcomeAtClose(temporal, run, options);
+  return await outcomeAtClose(run, options);
 }
 
 /** Signals that the outcome was collected, so that the run need not keep it. Does nothing for a closed run. */
-export async function signalCollected(temporal: Temporal, run: Run, options: CallOptions = {}): Promise<void> {
+export async function signalCollected(run: Run, options: CallOptions = {}): Promise<void> {
   try {
-    await callUntilAnswered(temporal, () => run.signal(COLLECTED), options);
+    await run.client.callUntilAnswered(() => run.signal(COLLECTED), options);
   } catch (error) {
     if (codeOf(error) === undefined) throw error;
   }
@@ -69,12 +59,16 @@ export async function signalCollected(temporal: Temporal, run: Run, options: Cal
  * Has the run cancelled. May be repeated: the first reason counts. Does nothing to a closed run.
  *
  * Once Temporal has answered, the request is in the run's history, so it needs no worker and survives every restart.
- * Therefore it is never aborted.
+ * Therefore it is never aborted. The SDK's own handle cannot carry a reason.
  */
-export async function requestCancel(temporal: Temporal, run: Run, reason: string, options: CallOptions = {}) {
+export async function requestCancel(run: Run, reason: string, options: CallOptions = {}): Promise<void> {
+  const { client, workflowId, workflowRunId } = run;
+  const { namespace, identity } = client.options;
+  const workflowExecution = { workflowId, runId: workflowRunId };
+  const request = { namespace, identity, requestId: randomUUID(), workflowExecution, reason };
   try {
-    const call = () => temporal.requestCancel(run, reason);
-    await callUntilAnswered(temporal, call, { ...options, signal: undefined });
+    const call = () => client.workflowService.requestCancelWorkflowExecution(request);
+    await client.callUntilAnswered(call, { ...options, signal: undefined });
   } catch (error) {
     if (!isUnknownRun(error)) throw error; // it is closed
   }
@@ -89,7 +83,6 @@ export async function requestCancel(temporal: Temporal, run: Run, reason: string
  * Rejects with `RunClosed`, `UpdateTimedOut`, `Aborted`, or `WorkflowUpdateFailedError` when refused.
  */
 export async function executeUpdate<Answer>(
-  temporal: Temporal,
   run: Run,
   update: string,
   args: [] | [unknown],
@@ -102,28 +95,29 @@ export async function executeUpdate<Answer>(
     const roundTimeout = Math.min(UPDATE_ROUND_MS, until - Date.now());
     if (roundTimeout <= 0) throw new UpdateTimedOut();
     try {
-      return await callOnce(temporal, call, { signal: options.signal, timeout: roundTimeout });
+      return await run.client.callOnce(call, { signal: options.signal, timeout: roundTimeout });
     } catch (error) {
       if (closedBeforeAnswer(error) || isUnknownRun(error)) throw new RunClosed();
       if (!isOutage(error, options)) throw codeOf(error) === Code.FAILED_PRECONDITION ? new UpdatesSpent() : error;
       if (codeOf(error) === Code.DEADLINE_EXCEEDED)
         backOff.reset(); // no worker answered in this round
-      else options.outage?.failed(outageMessage(temporal, error));
+      else options.outage?.failed(run.client.outageMessage(error));
     }
     await backOff.wait(options.signal);
     // an unanswered update does not show whether Temporal answers; a deleted run is reported by the next update
-    await callUntilAnswered(temporal, () => run.describe(), options).catch((error) => {
+    const described = run.client.callUntilAnswered(() => run.describe(), options);
+    await described.catch((error) => {
       if (!isUnknownRun(error)) throw error;
     });
   }
 }
 
 /** The outcome of a run that accepts no more updates: it is asked for again and again, until it is there or closed. */
-async function queriedOutcome(temporal: Temporal, run: Run, options: CallOptions): Promise<Outcome> {
+async function queriedOutcome(run: Run, options: CallOptions): Promise<Outcome> {
   for (;;) {
-    const { status } = await callUntilAnswered(temporal, () => run.describe(), options);
-    if (status.name !== "RUNNING") return await outcomeAtClose(temporal, run, options);
-    const asked = callOnce(temporal, () => run.query<Outcome | null>(OUTCOME), { signal: options.signal });
+    const { status } = await run.client.callUntilAnswered(() => run.describe(), options);
+    if (status.name !== "RUNNING") return await outcomeAtClose(run, options);
+    const asked = run.client.callOnce(() => run.query<Outcome | null>(OUTCOME), { signal: options.signal });
     const outcome = await asked.catch((error: unknown) => {
       if (error instanceof Aborted) throw error;
       return null; // no worker answers
@@ -134,9 +128,9 @@ async function queriedOutcome(temporal: Temporal, run: Run, options: CallOptions
 }
 
 /** The outcome of a closed run: its result, the details of its failure, or the memo of a cancelled one. */
-async function outcomeAtClose(temporal: Temporal, run: Run, options: CallOptions): Promise<Outcome> {
+async function outcomeAtClose(run: Run, options: CallOptions): Promise<Outcome> {
   try {
-    return (await callUntilAnswered(temporal, () => run.result(), options)) as Outcome;
+    return (await run.client.callUntilAnswered(() => run.result(), options)) as Outcome;
   } catch (error) {
     if (isUnknownRun(error)) throw new EndedWithoutOutcome("Temporal no longer knows this run");
     if (!(error instanceof WorkflowFailedError)) throw error;
@@ -144,7 +138,7 @@ async function outcomeAtClose(temporal: Temporal, run: Run, options: CallOptions
     let kept: unknown;
     if (cause instanceof ApplicationFailure) kept = cause.details?.[0];
     else if (cause instanceof CancelledFailure)
-      kept = (await callUntilAnswered(temporal, () => run.describe(), options)).memo?.[OUTCOME];
+      kept = (await run.client.callUntilAnswered(() => run.describe(), options)).memo?.[OUTCOME];
     if (kept === undefined) throw withoutOutcome(cause);
     return kept as Outcome;
   }

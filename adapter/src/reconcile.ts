@@ -21,7 +21,7 @@ import { fetchOutcome } from "./outcome.ts";
 import { type JsonObject, objectOf } from "./paperclip.ts";
 import { OPEN_RUN_STATES, PaperclipApi } from "./paperclip-api.ts";
 import { settingsFrom } from "./settings.ts";
-import { attribute, attributes, callOnce, runOf, type Temporal, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
+import { attribute, attributes, type Temporal, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
 import { sleep } from "./waits.ts";
 
 const START_DELAY_MS = 5000;
@@ -96,7 +96,7 @@ export class Reconciler {
   async #openRuns(): Promise<OpenRun[]> {
     const openRuns: OpenRun[] = [];
     const query = `WorkflowType = '${WORKFLOW_TYPE}' AND ExecutionStatus = 'Running'`;
-    await callOnce(this.#temporal, async () => {
+    await this.#temporal.callOnce(async () => {
       for await (const run of this.#temporal.list({ query, pageSize: OPEN_RUN_LIMIT })) {
         const agentId = attribute(run, "AgentId");
         const runId = [...attributes(run, "PaperclipRunId"), ...attributes(run, "JoinedRunIds")].at(-1);
@@ -154,9 +154,9 @@ export class Reconciler {
   /** Releases the hold of a run whose agent has stopped. */
   async #release(run: OpenRun, issueId: string, actionId: string): Promise<Step> {
     if (!run.hasOutcome) return "still working";
-    const handle = runOf(this.#temporal, run);
+    const handle = this.#temporal.runOf(run);
     const signal = AbortSignal.timeout(OUTCOME_TIMEOUT_MS);
-    const outcome = await fetchOutcome(this.#temporal, handle, { signal }).catch(() => undefined);
+    const outcome = await fetchOutcome(handle, { signal }).catch(() => undefined);
     if (outcome === undefined) return "unknown";
     if (!outcome.agentStopped) return "nothing to do"; // a person has to decide
     const answer = await this.#api.request(`/issues/${encodeURIComponent(issueId)}/recovery-actions/resolve`, {

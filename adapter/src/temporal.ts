@@ -9,7 +9,6 @@
  * its own for every call.
  */
 
-import { randomUUID } from "node:crypto";
 import {
   Connection,
   defaultPayloadConverter,
@@ -61,7 +60,7 @@ interface Execution {
 }
 
 /** A handle of exactly one workflow execution. */
-export type Run = WorkflowHandle & Execution;
+export type Run = WorkflowHandle & Execution & { readonly client: Temporal };
 
 /** How a call is aborted, what is retried, and who hears of outages. */
 export interface CallOptions {
@@ -114,12 +113,48 @@ export class Temporal extends WorkflowClient {
     }
   }
 
-  /** Requests the run's cancellation with a reason, which the SDK's own handle cannot carry. */
-  async requestCancel(run: Run, reason: string): Promise<void> {
-    const { namespace, identity } = this.options;
-    const workflowExecution = { workflowId: run.workflowId, runId: run.workflowRunId };
-    const request = { namespace, identity, requestId: randomUUID(), workflowExecution, reason };
-    await this.workflowService.requestCancelWorkflowExecution(request);
+  /** A handle of exactly this run, never of a later one of the same agent. */
+  runOf({ workflowId, workflowRunId }: Execution): Run {
+    const handle = this.getHandle(workflowId, workflowRunId, { followRuns: false });
+    return Object.assign(handle, { workflowRunId, client: this });
+  }
+
+  /** One call with a timeout in milliseconds, aborted with `signal`. Rejects with `Aborted`, or as the call does. */
+  async callOnce<T>(
+    call: () => Promise<T>,
+    { signal, timeout = CALL_TIMEOUT_MS }: { signal?: AbortSignal; timeout?: number } = {},
+  ): Promise<T> {
+    throwIfAborted(signal);
+    try {
+      return await withLinkedSignal([signal], (controller) =>
+        this.withDeadline(Date.now() + timeout, () => this.withAbortSignal(controller.signal, call)),
+      );
+    } catch (error) {
+      throwIfAborted(signal);
+      throw error;
+    }
+  }
+
+  /** Repeats a call until Temporal answers it. Rejects with `Aborted`, or with an error that a retry does not fix. */
+  async callUntilAnswered<T>(call: () => Promise<T>, options: CallOptions = {}): Promise<T> {
+    const { signal, outage, betweenCalls } = options;
+    const backOff = new BackOff();
+    for (;;) {
+      throwIfAborted(signal);
+      try {
+        const answer = await this.callOnce(call, betweenCalls ? {} : { signal });
+        outage?.recovered();
+        return answer;
+      } catch (error) {
+        if (!isOutage(error, options)) throw error;
+        outage?.failed(this.outageMessage(error));
+        await backOff.wait(signal);
+      }
+    }
+  }
+
+  outageMessage(error: unknown): string {
+    return `Temporal does not answer at ${this.address} (${serverMessage(error)}); the run is not lost, retrying`;
   }
 }
 
@@ -138,51 +173,6 @@ export async function disconnect(): Promise<void> {
   const open = [...clients.values()];
   clients.clear();
   await Promise.all(open.map(({ connection }) => connection.close()));
-}
-
-/** A handle of exactly this run, never of a later one of the same agent. */
-export function runOf(temporal: Temporal, { workflowId, workflowRunId }: Execution): Run {
-  const handle = temporal.getHandle(workflowId, workflowRunId, { followRuns: false });
-  return Object.assign(handle, { workflowRunId });
-}
-
-/** One call with a timeout in milliseconds, aborted with `signal`. Rejects with `Aborted`, or as the call does. */
-export async function callOnce<T>(
-  temporal: Temporal,
-  call: () => Promise<T>,
-  { signal, timeout = CALL_TIMEOUT_MS }: { signal?: AbortSignal; timeout?: number } = {},
-): Promise<T> {
-  throwIfAborted(signal);
-  try {
-    return await withLinkedSignal([signal], (controller) =>
-      temporal.withDeadline(Date.now() + timeout, () => temporal.withAbortSignal(controller.signal, call)),
-    );
-  } catch (error) {
-    throwIfAborted(signal);
-    throw error;
-  }
-}
-
-/** Repeats a call until Temporal answers it. Rejects with `Aborted`, or with an error that a retry does not fix. */
-export async function callUntilAnswered<T>(
-  temporal: Temporal,
-  call: () => Promise<T>,
-  options: CallOptions = {},
-): Promise<T> {
-  const { signal, outage, betweenCalls } = options;
-  const backOff = new BackOff();
-  for (;;) {
-    throwIfAborted(signal);
-    try {
-      const answer = await callOnce(temporal, call, betweenCalls ? {} : { signal });
-      outage?.recovered();
-      return answer;
-    } catch (error) {
-      if (!isOutage(error, options)) throw error;
-      outage?.failed(outageMessage(temporal, error));
-      await backOff.wait(signal);
-    }
-  }
 }
 
 /** Whether Temporal was unreachable, slow, starting or restarting, so that the same call may succeed later. */
@@ -223,10 +213,6 @@ function causesOf(error: unknown): (Error & { code?: unknown; details?: unknown 
   const causes: Error[] = [];
   for (let at = error; at instanceof Error && causes.length < 8; at = at.cause) causes.push(at);
   return causes;
-}
-
-export function outageMessage(temporal: Temporal, error: unknown): string {
-  return `Temporal does not answer at ${temporal.address} (${serverMessage(error)}); the run is not lost, retrying`;
 }
 
 export function attribute(described: { searchAttributes?: unknown }, name: string): string | undefined {

@@ -14,7 +14,7 @@ import { type EnvironmentTestContext, type EnvironmentTestResult, objectOf } fro
 import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { sealerFrom } from "./sealing.ts";
 import { type Settings, settingsFrom } from "./settings.ts";
-import { Code, callOnce, codeOf, serverMessage, temporalFor } from "./temporal.ts";
+import { Code, codeOf, serverMessage, temporalFor } from "./temporal.ts";
 import { mint, runUrl } from "./tokens.ts";
 
 type Level = Finding["level"];
@@ -70,7 +70,7 @@ async function isPolled(settings: Settings): Promise<boolean> {
   const { taskQueue, temporal } = settings;
   const request = { namespace: temporal.namespace, taskQueue: { name: taskQueue }, taskQueueType: WORKFLOW_TASKS };
   const call = () => found.workflowService.describeTaskQueue(request);
-  return ((await callOnce(found, call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0) > 0;
+  return ((await found.callOnce(call, { timeout: TIMEOUT_MS })).pollers?.length ?? 0) > 0;
 }
 
 async function sealing(settings: Settings): Promise<Finding[]> {
@@ -91,7 +91,7 @@ async function configuration(settings: Settings, { companyId, config }: Environm
     const input: CheckStart = { checkId, companyId, sealed };
     const start = { workflowId, taskQueue: found.taskQueue, args: [input], workflowExecutionTimeout: "15 s" } as const;
     const call = () => found.execute(CHECK_WORKFLOW, start);
-    const report: CheckReport = await callOnce(found, call, { timeout: TIMEOUT_MS });
+    const report: CheckReport = await found.callOnce(call, { timeout: TIMEOUT_MS });
     return report.findings ?? [];
   } catch (error) {
     const late = codeOf(error) === Code.DEADLINE_EXCEEDED;

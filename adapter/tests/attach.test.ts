@@ -4,7 +4,7 @@ import { randomUUID } from "node:crypto";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { attach, attachWhenFree, type Busy, findUncertainStart, workflowIdOf } from "../src/attach.ts";
 import { EndedWithoutOutcome, fetchOutcome, requestCancel, signalCollected } from "../src/outcome.ts";
-import { disconnect, runOf, type Temporal } from "../src/temporal.ts";
+import { disconnect, type Temporal } from "../src/temporal.ts";
 import {
   aRequest,
   type DevServer,
@@ -37,7 +37,7 @@ describe("without a worker", () => {
   it("carries the trace of a host with a tracer into the run, and nothing else of it", async () => {
     const header = async () => {
       const ticket = await attach(temporal, await wakeOf(aRequest()));
-      const { events } = await runOf(temporal, ticket).fetchHistory();
+      const { events } = await temporal.runOf(ticket).fetchHistory();
       return events?.[0]?.workflowExecutionStartedEventAttributes?.header?.fields?.["_tracer-data"]?.data;
     };
     expect(await header()).toBeUndefined();
@@ -82,11 +82,11 @@ describe("without a worker", () => {
   it("joins a closed run, and rejects for its missing outcome", async () => {
     const wake = await wakeOf(aRequest());
     const ticket = await attach(temporal, wake);
-    const run = runOf(temporal, ticket);
+    const run = temporal.runOf(ticket);
     await run.terminate("a test");
     const repeated = await attach(temporal, wake);
     expect(repeated).toMatchObject({ kind: "joined", closed: true, workflowRunId: ticket.workflowRunId });
-    const error = await fetchOutcome(temporal, run).catch((caught: unknown) => caught);
+    const error = await fetchOutcome(run).catch((caught: unknown) => caught);
     expect(error).toBeInstanceOf(EndedWithoutOutcome);
     expect(error).toMatchObject({ message: expect.stringContaining("TERMINATED") });
   });
@@ -94,7 +94,7 @@ describe("without a worker", () => {
   it("sets memo, search attributes and a summary", async () => {
     const request = aRequest();
     const ticket = await attach(temporal, await wakeOf(request));
-    const description = await runOf(temporal, ticket).describe();
+    const description = await temporal.runOf(ticket).describe();
     expect(description.memo?.task).toBe("task-1");
     expect(description.searchAttributes).toMatchObject({
       AgentId: [request.agent.id],
@@ -127,35 +127,35 @@ describe("with a worker", () => {
 
   it("fetches the same outcome every time, and the run closes once the outcome is collected", async () => {
     const ticket = await attach(temporal, await wakeOf(aRequest()));
-    const run = runOf(temporal, ticket);
-    const [one, two] = await Promise.all([fetchOutcome(temporal, run), fetchOutcome(temporal, run)]);
+    const run = temporal.runOf(ticket);
+    const [one, two] = await Promise.all([fetchOutcome(run), fetchOutcome(run)]);
     expect(one).toEqual(two);
     expect(one).toMatchObject({ exitCode: 0, sessionId: "ses_fake", costUsd: "0.0125" });
-    await signalCollected(temporal, run);
+    await signalCollected(run);
     await until(async () => (await run.describe()).status.name === "COMPLETED");
-    expect(await fetchOutcome(temporal, run)).toEqual(one);
-    await signalCollected(temporal, run); // a closed run ignores it
+    expect(await fetchOutcome(run)).toEqual(one);
+    await signalCollected(run); // a closed run ignores it
   });
 
   it("joins a later wake of the same task to the open run, also when it is repeated after the close", async () => {
     const request = aRequest({ behaviour: "silent" });
     const first = await attach(temporal, await wakeOf(request));
-    const run = runOf(temporal, first);
+    const run = temporal.runOf(first);
     await until(async () => (await run.describe()).searchAttributes.RunPhase?.[0] === "running");
     const later = aRequest({ agent: request.agent });
     const joined = await attach(temporal, await wakeOf(later));
     expect(joined).toMatchObject({ kind: "joined", workflowRunId: first.workflowRunId, runId: request.runId });
-    await requestCancel(temporal, run, "a test");
-    expect(await fetchOutcome(temporal, run)).toMatchObject({ errorCode: "cancelled", agentStopped: true });
-    await signalCollected(temporal, run);
+    await requestCancel(run, "a test");
+    expect(await fetchOutcome(run)).toMatchObject({ errorCode: "cancelled", agentStopped: true });
+    await signalCollected(run);
     await until(async () => (await run.describe()).status.name === "CANCELLED");
     // the wake that had joined is not given a new run once its run has closed
     await until(async () => {
       const repeated = await attach(temporal, await wakeOf(later));
       return repeated.kind === "joined" && repeated.closed && repeated.workflowRunId === first.workflowRunId;
     });
-    await requestCancel(temporal, run, "late");
-    expect(await fetchOutcome(temporal, run)).toMatchObject({ errorCode: "cancelled" });
+    await requestCancel(run, "late");
+    expect(await fetchOutcome(run)).toMatchObject({ errorCode: "cancelled" });
   });
 
   it("waits for a busy agent, and starts when the other task's finished run is released", async () => {
@@ -168,9 +168,9 @@ describe("with a worker", () => {
     const ticket = await attachWhenFree(temporal, wake, onBusy, {}, { uncertain: false }, 500);
     expect(ticket).toMatchObject({ kind: "started", runId: other.runId });
     expect(busyTickets.map((busy) => busy.task)).toEqual(["task-1"]);
-    const run = runOf(temporal, ticket);
-    expect(await fetchOutcome(temporal, run)).toMatchObject({ exitCode: 0 });
-    await signalCollected(temporal, run);
+    const run = temporal.runOf(ticket);
+    expect(await fetchOutcome(run)).toMatchObject({ exitCode: 0 });
+    await signalCollected(run);
   });
 });
 
@@ -201,15 +201,15 @@ describe("a cancel that no worker answers", () => {
       Array.from({ length: 10 }, async (_, number) => {
         const request = aRequest({ behaviour: "works", context: { taskId: `task-${number}` } });
         const ticket = await attach(temporal, await wakeOf(request));
-        return runOf(temporal, ticket);
+        return temporal.runOf(ticket);
       }),
     );
-    await Promise.all(runs.map((run) => requestCancel(temporal, run, "a test")));
+    await Promise.all(runs.map((run) => requestCancel(run, "a test")));
     await server.kill();
     await server.start();
     const worker = await standin(server.address, queue);
     for (const run of runs)
-      expect(await fetchOutcome(temporal, run)).toMatchObject({
+      expect(await fetchOutcome(run)).toMatchObject({
         errorCode: "cancelled",
         errorMessage: "Run cancelled; a test",
         stop: { agentStarted: false },

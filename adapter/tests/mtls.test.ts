@@ -9,7 +9,7 @@ import { createServer, type Server } from "node:tls";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { settingsFrom } from "../src/settings.ts";
-import { callOnce, disconnect, temporalFor } from "../src/temporal.ts";
+import { disconnect, temporalFor } from "../src/temporal.ts";
 import { type DevServer, devServer, listening, PYTHON } from "./support/stack.ts";
 
 const CERTIFICATES = `
@@ -59,7 +59,7 @@ function proxyOf(target: string, folder: string): Server {
 async function namespaceSeenWith(environment: Record<string, string>): Promise<string | null | undefined> {
   const found = temporalFor({ ...settingsFrom(environment), taskQueue: randomUUID() });
   const describe = () => found.workflowService.describeNamespace({ namespace: "default" });
-  return (await callOnce(found, describe, { timeout: 60_000 })).namespaceInfo?.name;
+  return (await found.callOnce(describe, { timeout: 60_000 })).namespaceInfo?.name;
 }
 
 it("logs in with a client certificate", async () => {
