@@ -60,12 +60,10 @@ class Junk(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         data: at most `JUNK_LIMIT` bytes of it, without its newline.
-        cut: True when bytes are missing: the line was longer, or the log ended inside it.
         timestamp: as for a frame; also None when timestamps were requested and this line has none.
     """
 
     data: bytes
-    cut: bool = False
     timestamp: str | None = None
 
 
@@ -119,10 +117,10 @@ class FrameReader:
         if self._timestamps:
             stamped = _STAMPED.fullmatch(line)
             if stamped is None:
-                return Junk(line, cut)
+                return Junk(line)
             timestamp, line = stamped[1].decode("ascii"), stamped[2]
         frame = None if cut else parse_frame(line, timestamp)
-        return frame or Junk(line, cut, timestamp)
+        return frame or Junk(line, timestamp)
 
 
 def _parse_common(line: bytes) -> Frame | None:

@@ -123,15 +123,15 @@ def test_an_overlong_line_is_cut_and_reading_continues() -> None:
     for _ in range(100):
         assert reader.feed(b"1o. " + b"x" * JUNK_LIMIT) == []
     junk, frame = reader.feed(b"\n2o. next\n")
-    assert junk == Junk((b"1o. " + b"x" * JUNK_LIMIT)[:JUNK_LIMIT], cut=True)
+    assert junk == Junk((b"1o. " + b"x" * JUNK_LIMIT)[:JUNK_LIMIT])
     assert frame == Frame(2, "stdout", ".", b"next")
-    assert FrameReader().feed(b"\n" + b"x" * (JUNK_LIMIT + 1) + b"\n")[1] == Junk(b"x" * JUNK_LIMIT, cut=True)
+    assert FrameReader().feed(b"\n" + b"x" * (JUNK_LIMIT + 1) + b"\n")[1] == Junk(b"x" * JUNK_LIMIT)
 
 
 def test_a_frame_that_the_end_of_the_log_cuts_is_no_frame() -> None:
     reader = FrameReader()
     assert reader.feed(b"1o. whole\n2o. cu") == [Frame(1, "stdout", ".", b"whole")]
-    assert reader.close() == [Junk(b"2o. cu", cut=True)]
+    assert reader.close() == [Junk(b"2o. cu")]
     assert reader.close() == []
 
 
