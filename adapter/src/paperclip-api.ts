@@ -24,6 +24,11 @@ interface Answer {
   body: JsonObject;
 }
 
+/** No answer, or a failure of Paperclip's own: the same request may succeed later. */
+export function isUnanswered({ status }: Answer): boolean {
+  return status === 0 || status >= 500;
+}
+
 /** Sends requests with one token, or without any. Without an address every request has the answer 404. */
 export class PaperclipApi {
   readonly #base = paperclipApiUrl(process.env);

@@ -19,7 +19,7 @@ import { shutdownSignal } from "./abort.ts";
 import { FINAL_PHASES } from "./attach.ts";
 import { fetchOutcome } from "./outcome.ts";
 import { type JsonObject, objectOf } from "./paperclip.ts";
-import { OPEN_RUN_STATES, PaperclipApi } from "./paperclip-api.ts";
+import { isUnanswered, OPEN_RUN_STATES, PaperclipApi } from "./paperclip-api.ts";
 import { settingsFrom } from "./settings.ts";
 import { attribute, attributes, type Temporal, temporalFor, WORKFLOW_TYPE } from "./temporal.ts";
 import { sleep } from "./waits.ts";
@@ -121,7 +121,7 @@ export class Reconciler {
     if (!lost || body.agentId !== run.agentId) return undefined;
     if (typeof issueId !== "string") return "nothing to do"; // a timer's wake: Paperclip sends the next one itself
     const issue = await this.#api.request(`/issues/${encodeURIComponent(issueId)}`);
-    if (issue.status !== 200) return issue.status === 0 ? "unknown" : "nothing to do";
+    if (issue.status !== 200) return isUnanswered(issue) ? "unknown" : "nothing to do";
     if (issue.body.assigneeAgentId !== run.agentId || CLOSED_ISSUE.has(issue.body.status)) return "nothing to do";
     const wake = () => this.#wake(run, issueId, String(body.companyId));
     if (issue.body.executionBlocker == null) return await wake();
@@ -147,7 +147,7 @@ export class Reconciler {
       payload: { issueId },
       idempotencyKey: `agent-runs-rejoin:${runId}:${this.#released.get(runId) ?? 0}`,
     });
-    if (answer.status === 0) return "unknown";
+    if (isUnanswered(answer)) return "unknown";
     return answer.status < 300 && answer.body.status !== "skipped" ? "woken" : "refused";
   }
 
@@ -170,7 +170,7 @@ export class Reconciler {
         outcomeEvidence: evidenceFor(run, outcome),
       },
     });
-    if (answer.status === 0 || answer.status >= 500) return "unknown";
+    if (isUnanswered(answer)) return "unknown";
     return answer.status < 300 ? "released" : "refused";
   }
 }

@@ -10,7 +10,7 @@
 
 import type { Outcome } from "../generated/contracts.ts";
 import { type AdapterExecutionContext, objectOf } from "./paperclip.ts";
-import { PaperclipApi } from "./paperclip-api.ts";
+import { isUnanswered, PaperclipApi } from "./paperclip-api.ts";
 
 /** How often Paperclip repeats a run by itself. */
 const REPEATS = 2;
@@ -35,13 +35,14 @@ export async function blockTask(
   const api = new PaperclipApi(boardApiKey);
   const path = `/issues/${encodeURIComponent(issueId)}`;
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
-    const { status, body } = await api.request(path);
-    if (status === 0) continue;
+    const issue = await api.request(path);
+    if (isUnanswered(issue)) continue;
+    const { status, body } = issue;
     if (status !== 200 || body.assigneeAgentId !== agent.id) return false;
     if (!WORKABLE.has(body.status)) return body.status === "blocked";
     const unblockDescriptor = { owner: "board", action: personAction };
     const answer = await api.request(path, { status: "blocked", unblockDescriptor }, "PATCH");
-    if (answer.status !== 0) return answer.status >= 200 && answer.status < 300;
+    if (!isUnanswered(answer)) return answer.status < 300;
   }
   return false;
 }
