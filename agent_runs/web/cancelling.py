@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 from agent_runs.contracts.identity import RunKey
 from agent_runs.web.access import requested_run
 from agent_runs.web.operators import CHALLENGE, Operators
-from agent_runs.web.refusals import NO_STORE, with_forms
+from agent_runs.web.refusals import FOREIGN_FORM, NO_STORE, with_forms
 from agent_runs.web.render import Templates
 from agent_runs.web.run_info import RunInfoSource, RunInfoUnavailable
 
@@ -53,7 +53,7 @@ class CancelPages:
         """Request the cancel; the run's page then shows how it goes."""
         run = self._checked(request)
         if not self._operators.is_our_form(request):
-            raise HTTPException(403, "this form is not of this site: open the run's page and cancel there")
+            raise HTTPException(403, FOREIGN_FORM)
         try:
             known = await self._source.cancel(run, REASON)
         except RunInfoUnavailable as error:

@@ -31,6 +31,10 @@ SWITCHES: Final = (
     ),
 )
 SIGN_IN: Final = "only operators may list runs: send `Authorization: Bearer TOKEN` with the operator token"
+FOREIGN_FORM: Final = (
+    "this form is not of this site: open the run's page and cancel there; behind a proxy, set "
+    "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the address that browsers use"
+)
 CONTENT_SECURITY_POLICY: Final = "; ".join(
     (
         *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'", "connect-src 'self'"),
@@ -84,6 +88,8 @@ class Refusals:
         refusal = Refusal(error.status_code, _TITLES.get(error.status_code, "This request failed"), error.detail, up)
         if error.detail == OFF:
             refusal = self._off(up)
+        elif error.detail == FOREIGN_FORM:
+            refusal = replace(refusal, title="This run was not cancelled")
         elif error.status_code == 401 and not run:
             refusal = self._for_operators(up)
         elif error.status_code in {401, 403}:

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from joserfc.jwk import OctKey
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
+from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.cancelling import REASON
+from agent_runs.web.operators import Operators
+from agent_runs.web.refusals import FOREIGN_FORM, Refusals
+from agent_runs.web.render import Templates
 from tests.support.cases import case
 from tests.web.parts import RUN, Site, run_info
 from tests.web.run_list_parts import BEARER, operated
@@ -71,6 +78,15 @@ async def test_a_cancel_with_a_foreign_origin_is_refused_also_by_browsers_that_s
     for headers in ours:
         with case(headers):
             assert (await asked(here, "POST", **headers))[0] == 303
+
+
+def test_a_refused_form_is_not_called_a_link_of_another_run() -> None:
+    scope = {"type": "http", "path": PATH, "path_params": {"run": RUN}, "query_string": b"", "headers": []}
+    refusals = Refusals(Templates(), Operators(Tokens([OctKey.generate_key(256)])))
+    page = bytes(refusals.page(Request(scope), HTTPException(403, FOREIGN_FORM)).body).decode()
+    assert "This run was not cancelled" in page
+    assert "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL" in page
+    assert "another run" not in page
 
 
 async def test_behind_a_proxy_the_origin_is_that_of_the_public_address(tmp_path: Path) -> None:
