@@ -39,6 +39,7 @@ UNUSUAL_START: Final = timedelta(seconds=2)
 """Most pods start sooner."""
 SETTLED_AFTER: Final = timedelta(seconds=20)
 """A repeated step that has run for so long is no obstacle any more."""
+CALL_TIMEOUT: Final = timedelta(seconds=5)
 MAX_DESCRIBED: Final = 50
 """Runs of a list that are looked at: as many as are on one page."""
 DESCRIBED_AT_ONCE: Final = 10
@@ -254,9 +255,6 @@ def _waits(what: str, who: Workers, since: datetime, now: datetime) -> Obstacle:
 
 def _time(stamp: Timestamp) -> datetime | None:
     return stamp.ToDatetime(tzinfo=UTC) if stamp.seconds else None
-
-
-CALL_TIMEOUT: Final = timedelta(seconds=5)
 
 
 async def last_poll(client: Client, queue: str, kind: TaskQueueType.ValueType) -> datetime | None:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+_NAMED: Final = 6
+"""Names in one warning."""
+
 
 @dataclass(frozen=True)
 class Ineffective:
@@ -89,7 +92,3 @@ def _warnings(names: frozenset[str]) -> Iterator[str]:
     for each in INEFFECTIVE:
         if given := [f"config.env.{name}" for name in each.names if name in names]:
             yield f"{', '.join(given[:_NAMED])}{' and others' if len(given) > _NAMED else ''}: {each.why}"
-
-
-_NAMED: Final = 6
-"""Names in one warning."""

@@ -114,14 +114,14 @@ def resume(stored: SessionParams | None, directory: str, *, enabled: bool, agent
             reason=f"session {stored.session_id} is not resumed: it is {maker}'s, and the agent is {agent} now"
         )
     if stored.cwd is not None and posixpath.normpath(stored.cwd) != posixpath.normpath(directory):
+        elsewhere = (
+            "OpenCode hangs when a session is resumed elsewhere" if agent == OPENCODE else "it is found there only"
+        )
         return Resume(
             reason=f"session {stored.session_id} is not resumed: it belongs to {stored.cwd}, this wake works in "
-            f"{directory}, and {_ELSEWHERE if agent == OPENCODE else 'it is found there only'}"
+            f"{directory}, and {elsewhere}"
         )
     return Resume(session=stored)
-
-
-_ELSEWHERE: Final = "OpenCode hangs when a session is resumed elsewhere"
 
 
 def _maker(stored: SessionParams) -> str | None:

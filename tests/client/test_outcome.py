@@ -58,7 +58,7 @@ async def test_the_outcome_of_a_run_without_updates_is_awaited_through_an_outage
     assert handle.signals == (["collected"] if status is RUNNING else [])
 
 
-async def test_whoever_may_not_see_a_run_is_told_so() -> None:
+async def test_a_refusal_of_temporal_ends_the_wait_for_an_outcome() -> None:
     run = cast("WorkflowHandle[Any, Outcome]", FakeHandle(iter([away(RPCStatusCode.PERMISSION_DENIED)])))
     with pytest.raises(RPCError, match="away"):
         await outcomes.fetch_outcome(run, collect=False)
