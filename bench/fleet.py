@@ -8,7 +8,6 @@ with `--postgres` in a PostgreSQL of its own, with one attempt of each, and the 
 import argparse
 import asyncio
 import os
-import platform
 import random
 import secrets
 import statistics
@@ -38,6 +37,7 @@ from agent_runs.transcript.usage import StoredUsage
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.server import serving
 from agent_runs.web.serving import application
+from bench.reports import machine
 from tests.support.temporal import start_temporal
 from tests.transcript.postgres import Postgres
 from workflows import attributes
@@ -236,9 +236,8 @@ def main() -> None:
         url = None if server is None else server.url()
         found = await measure(arguments.finished, arguments.working, arguments.times, url)
         store = "SQLite" if server is None else "PostgreSQL"
-        machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
         amounts = f"{arguments.finished:,} finished and {arguments.working} running runs, {store}"
-        print(f"{datetime.now(UTC):%Y-%m-%d}, {machine}; {amounts}.\n\n| ms | p50 | p95 |\n|---|---:|---:|")
+        print(f"{machine()}; {amounts}.\n\n| ms | p50 | p95 |\n|---|---:|---:|")
         for name, (median, high) in found.items():
             print(f"| {name} | {median:.0f} | {high:.0f} |")
 

@@ -11,8 +11,6 @@ The readers are spread over the workers, whichever of them follows their run.
 import argparse
 import asyncio
 import json
-import os
-import platform
 import re
 import statistics
 import sys
@@ -21,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,7 @@ from agent_runs.contracts.messages import Ended, JobRef, PodRef, StreamLogs
 from agent_runs.transcript.tokens import authorization
 from bench.agents import NAMESPACE, RATE
 from bench.follower import QUEUE, settings
-from bench.overhead import p99
+from bench.reports import cpu_seconds, machine, p99
 from bench.store import server_cpu
 from tests.support.temporal import start_temporal
 from tests.transcript.postgres import Postgres
@@ -46,7 +44,6 @@ from workflows.activity_calls import HANDOVER_HEARTBEAT
 IDLE = timedelta(seconds=10)
 """Measured before any agent writes: what silent runs cost."""
 WARM_UP = timedelta(seconds=3)
-_TICK = os.sysconf("SC_CLK_TCK")
 _WRITTEN = re.compile(rb'timestamp\\?":(\d{13})')
 
 
@@ -77,8 +74,7 @@ class Process:
     @property
     def cpu(self) -> float:
         """CPU seconds it has used, all threads."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICK
+        return cpu_seconds(self.process.pid)
 
     def memory(self, kind: str = "VmRSS") -> int:
         """MiB of resident memory; `VmHWM` is the most it ever had."""
@@ -255,12 +251,8 @@ def table(samples: Sequence[Sample], *, plain: bool) -> str:
         ),
         "activity attempts lost to a missed heartbeat": lambda s: str(s.retries),
     }
-    where = (
-        f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} cores, {transport}; "
-        f"load over the last minute {os.getloadavg()[0]:.1f}."
-    )
     head = [
-        where,
+        f"{machine()}; {transport}.",
         "",
         f"| {RATE} lines/s each | " + " | ".join(f"{s.runs} run{'s' * (s.runs > 1)}" for s in samples) + " |",
         "|---|" + "---:|" * len(samples),

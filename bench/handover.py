@@ -30,7 +30,7 @@ from agent_runs.client.connection import run_to_end
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
-from bench.overhead import p99
+from bench.reports import p99
 from tests.runs.system import System, attempt_key, open_system
 from tests.support.temporal import start_temporal
 from workflows.activity_calls import HANDOVER_HEARTBEAT

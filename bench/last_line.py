@@ -22,7 +22,7 @@ from agent_runs.client.wake import build_wake
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.transcript.store import TranscriptStore
-from bench.overhead import milliseconds
+from bench.reports import machine, milliseconds
 from dev_stack import demo
 from dev_stack.plan import Plan, Ports
 from dev_stack.stack import Stack
@@ -68,7 +68,7 @@ def main() -> None:
                     rows = await measure(stack, store, count)
                 finally:
                     await store.close()
-        print(f"load {os.getloadavg()[0]:.2f}\n{milliseconds(rows)}")
+        print(f"{machine()}\n{milliseconds(rows)}")
 
     run_to_end(run)
 

@@ -8,7 +8,6 @@ includes waiting for a core on a busy machine, and as CPU time of the process. T
 """
 
 import asyncio
-import os
 import sys
 import tempfile
 import time
@@ -38,6 +37,7 @@ from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.preparation import Preparation
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 from agent_runs.service.preparations import HistoryPreparations
+from bench.reports import machine
 from tests.activities.fake_preparations import FakePreparations
 from tests.logs.kubelet import Log, framed
 from tests.logs.scripted_log import ENDED, JOB, POD, ScriptedLog
@@ -250,7 +250,7 @@ def _of_line(
 async def measure(wanted: str) -> None:
     """Print a table."""
     worker.freeze()
-    print(f"load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}")
+    print(machine())
     print("| 16 MiB of | step | by the clock, ms | CPU, ms |\n|---|---|---:|---:|")
     for name, case in cases():
         if wanted in name:

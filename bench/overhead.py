@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from agent_runs.client.connection import run_to_end
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Job, Manifest
+from bench.reports import milliseconds
 from tests.runs.system import System, attempt_key, open_system
 from tests.support.temporal import start_temporal
 
@@ -91,12 +92,6 @@ async def sample(system: System, posts: Posts) -> Sample:
     )
 
 
-def p99(values: Sequence[float]) -> float:
-    """The value below which 99 of a hundred lie."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-
-
 def table(samples: Sequence[Sample]) -> str:
     """Markdown, in milliseconds."""
     rows = {
@@ -109,16 +104,6 @@ def table(samples: Sequence[Sample]) -> str:
         f"| events | {statistics.median(events):.0f} | {max(events)} |\n"
         f"| bytes | {statistics.median(sizes):.0f} | {max(sizes)} |"
     )
-
-
-def milliseconds(rows: Mapping[str, Sequence[float]]) -> str:
-    """Rows of seconds, one for each run, as a Markdown table."""
-    lines = [f"| {len(next(iter(rows.values())))} runs | p50 ms | p99 ms |", "|---|---|---|"]
-    lines += [
-        f"| {name} | {statistics.median(values) * 1000:.0f} | {p99(values) * 1000:.0f} |"
-        for name, values in rows.items()
-    ]
-    return "\n".join(lines)
 
 
 def main() -> None:

@@ -5,27 +5,19 @@ worker is in this process. `python -m bench.run_cpu [RUNS]` prints a table.
 """
 
 import asyncio
-import os
-import platform
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 from agent_runs.client.connection import run_to_end
 from bench.overhead import EVENTS
+from bench.reports import cpu_seconds, machine
 from tests.runs.system import System, open_system
 from tests.support.temporal import start_temporal
 
 LINES = 150
 STEP = "".join(f"printf '{event}\\n' $(date +%s%3N); sleep 0.2\n" for event in EVENTS)
 SCRIPT = f"cat > /dev/null\nfor step in $(seq {LINES // len(EVENTS)}); do\n{STEP}done"
-
-
-def cpu(process: int) -> float:
-    """CPU seconds that a process and its threads have used."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def runs(system: System, count: int) -> int:
@@ -46,12 +38,12 @@ async def measure(count: int) -> tuple[float, float, int]:
         ):
             loop = asyncio.get_running_loop()
             await runs(system, 1)  # imports, connections, caches
-            before, began = cpu(worker.pid), loop.time()
+            before, began = cpu_seconds(worker.pid), loop.time()
             lines = await runs(system, count)
-            used, took = cpu(worker.pid) - before, loop.time() - began
-            before = cpu(worker.pid)
+            used, took = cpu_seconds(worker.pid) - before, loop.time() - began
+            before = cpu_seconds(worker.pid)
             await asyncio.sleep(took)
-            return used, cpu(worker.pid) - before, lines
+            return used, cpu_seconds(worker.pid) - before, lines
 
 
 def main() -> None:
@@ -62,8 +54,7 @@ def main() -> None:
         used, idle, lines = await measure(count)
         print("| runs at a time | lines each | worker, CPU s per run | of which an idle worker's |\n|---|---|---|---|")
         print(f"| {count} | {lines // count} | {used / count:.2f} | {idle / count:.2f} |")
-        versions = f"Python {platform.python_version()}, {os.cpu_count()} cores"
-        print(f"\n{datetime.now(UTC):%Y-%m-%d}, {versions}, load {os.getloadavg()[0]:.1f}.")
+        print(f"\n{machine()}.")
 
     run_to_end(run)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent_runs.pod.archive import sidecar_archive
+from bench.reports import machine
 
 LINES = 150
 LINE = b'{"type":"text","part":"' + b"x" * 460 + b'"}\n'
@@ -95,7 +96,7 @@ def proportional(pid: str) -> int:
 
 def main() -> None:
     """Print a table."""
-    print(f"load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}")
+    print(machine())
     print("| run | ready after | memory | CPU | wall |\n|---|---|---|---|---|")
     block = LINE * (1_000_000 // len(LINE))
     for name, chunks, chunk, pause in (

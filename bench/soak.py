@@ -6,19 +6,18 @@ number of turns (`agent_runs.pod.sidecar.driving.MAX_TURNS`), and its pod with i
 """
 
 import os
-import platform
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.outcome import Outcome
+from bench.reports import machine
 from bench.wake import Bench, open_bench
 from dev_stack.demo import later_context
 from tests.runs.real_opencode import opencode_agent
@@ -81,8 +80,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             async with open_bench(Path(folder)) as bench:
                 await soak(bench, wakes)
-        machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-        print(f"\n{datetime.now(UTC):%Y-%m-%d}, {machine}.")
+        print(f"\n{machine()}.")
 
     run_to_end(run)
 

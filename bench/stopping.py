@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agent_runs.client.connection import run_to_end
 from agent_runs.client.outcome import cancel
-from bench.overhead import milliseconds
+from bench.reports import milliseconds
 from tests.runs.system import System, open_system
 from tests.support.temporal import start_temporal
 

@@ -7,7 +7,6 @@ same time, 5 lines at a time, to a server of its own.
 import argparse
 import asyncio
 import os
-import platform
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ import asyncpg
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.transcript.store import Line, TranscriptStore
+from bench.reports import machine
 from tests.transcript.postgres import Postgres
 
 LINE_BYTES = 1100
@@ -94,8 +94,7 @@ def main() -> None:
     async def run() -> None:
         cost = await measure(server, arguments.runs, arguments.lines)
         print(
-            f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} cores, load "
-            f"{os.getloadavg()[0]:.1f}; {arguments.runs} runs, {cost['rate']:,.0f} lines/s.\n\n"
+            f"{machine()}; {arguments.runs} runs, {cost['rate']:,.0f} lines/s.\n\n"
             "| a line of 1.1 kB | |\n|---|---:|\n"
             f"| CPU of the worker (with making the line), µs | {cost['worker']:.0f} |\n"
             f"| CPU of the server, µs | {cost['server']:.0f} |\n"

@@ -14,7 +14,6 @@ process and not counted, nor is Temporal.
 import asyncio
 import json
 import os
-import platform
 import resource
 import statistics
 import sys
@@ -23,12 +22,12 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
 from agent_runs.client.connection import run_to_end
 from agent_runs.contracts.request import OPENCODE
+from bench.reports import machine
 from dev_stack.agent_programs import PROGRAMS
 from dev_stack.demo import later_context
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
@@ -298,10 +297,7 @@ def main() -> None:
     async def run() -> None:
         began = os.getloadavg()[0]
         print(table(await measure(rounds, *measured)))
-        versions = f"Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds"
-        print(
-            f"\n{datetime.now(UTC):%Y-%m-%d}, {versions}, load {began:.1f} before, {os.getloadavg()[0]:.1f} at the end."
-        )
+        print(f"\n{machine()} at the end, {began:.1f} before; {rounds} rounds.")
 
     run_to_end(run)
 
