@@ -28,9 +28,9 @@ def test_a_file_that_holds_no_json_object_is_refused_by_name(tmp_path: Path) -> 
 
 
 def test_a_missing_key_is_created_for_its_owner_alone_and_stays(tmp_path: Path) -> None:
-    for load in LOADERS:
+    for index, load in enumerate(LOADERS):
         with case(load):
-            path = tmp_path / load.__qualname__ / "key.json"
+            path = tmp_path / str(index) / "key.json"
             path.parent.mkdir()
             load(path)
             content = path.read_text()
