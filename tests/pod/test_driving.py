@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from agent_runs.pod.sidecar.drivers.folder import End
+from agent_runs.pod.sidecar.driving import Driving
 from dev_stack.plan import ROOT
 from tests.pod.acp import PROFILES, acp_turn
 from tests.pod.harness import end_session
@@ -48,3 +52,24 @@ def test_a_stop_that_comes_while_the_driver_starts_aborts_the_turn(tmp_path: Pat
         finally:
             end_session(sidecar)
     assert json.loads(end)["reason"] == "aborted"
+
+
+@pytest.mark.parametrize("driver", ["acp", None])
+def test_an_agent_that_does_not_take_its_next_turn_is_ended(
+    driver: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Job is marked as claimed by then, so nobody would claim it again."""
+    monkeypatch.setattr("agent_runs.pod.sidecar.driving.IDLE_SECONDS", 0)
+    output, own, turn = (tmp_path / name for name in ("output", "own", "turn.json"))
+    for folder in (output, own):
+        folder.mkdir()
+    rest = {"driver": driver, "keep_warm": 60, "max_age": 3600, "pod": "a-digest"}
+    turn.write_text(json.dumps(acp_turn(tmp_path, {}, text="go", **rest)))
+    driving = Driving(str(output), str(own), str(turn), "none", lambda: False)
+    (own / "turn-1" / "end").write_text(json.dumps(End(0)._asdict()))
+    assert driving.has_ended(0)
+    assert driving.rests_until is not None
+    answer = driving.claimed({"id": "two/1", "pod": "a-digest", "environment": {}, "paths": {}}, 1)
+    assert (answer["accepted"], driving.rests_until) == (False, None)
+    orders = os.read(os.open(output / "orders", os.O_RDONLY | os.O_NONBLOCK), 1000)
+    assert orders.splitlines()[1:] == [b"end 0"]
