@@ -125,10 +125,10 @@ class StreamLogsActivity:
         state.cursor = state.resumed_at(last_heartbeat() or input.resume, input.job.claimed)
         if state.run_size > self.quota and not input.over_quota:
             return await self._over_quota(input.attempt, state, writer)
-        watch = await self._budget_watch(input, state)
-        if sealed is None and (end := await watch.end(state.fold, lambda: state.progress)) is not None:
+        watch = await BudgetWatch.begin(input, state, self.store, heartbeat=activity.heartbeat, warn=warn_of_budget)
+        if sealed is None and (end := await watch.end()) is not None:
             return end
-        usage = UsageRecorder(input.model, state.usage, redaction.hide)
+        usage = UsageRecorder(input.model, state)
         measured = OutputMetrics(self.metrics, input.pod, has_stdout=state.tally.sizes["stdout"] > 0)
         follower = self._follower(input, state)
         async with (
@@ -142,7 +142,7 @@ class StreamLogsActivity:
                     measured.stored(batch)
                     if state.run_size > self.quota:
                         return await self._over_quota(input.attempt, state, writer)
-                    end = await watch.end(state.fold, lambda: state.progress)
+                    end = await watch.end()
                     if end is not None and follower.last is None:
                         return end
                 if follower.may_end_early and (rests(follower) or is_whole_success(state, follower, sealed)):
@@ -151,13 +151,6 @@ class StreamLogsActivity:
                 return await self._silence(input, follower, follower.silence.exceeded, state)
         receipt = await self.store.seal(input.attempt, state.tally.receipt(follower.last, state.gaps), writer)
         return await self._end(input.job, follower, receipt, state)
-
-    async def _budget_watch(self, input: StreamLogs, state: StoredOutput) -> BudgetWatch:
-        def heartbeat(_sequence: int) -> None:
-            activity.heartbeat(state.progress)
-
-        hide = state.redaction.hide
-        return await BudgetWatch.begin(input, self.store, hide=hide, heartbeat=heartbeat, warn=warn_of_budget)
 
     def _follower(self, input: StreamLogs, state: StoredOutput) -> Follower:
         return Follower(

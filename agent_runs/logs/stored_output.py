@@ -24,7 +24,7 @@ from agent_runs.metrics.recorder import Recorder
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.pod.sidecar.encoding import Checksum
 from agent_runs.transcript.agent_state import AgentState
-from agent_runs.transcript.fold import Fold, Progress
+from agent_runs.transcript.fold import Fold
 from agent_runs.transcript.store import Line, TranscriptStore
 
 P = ParamSpec("P")
@@ -164,10 +164,6 @@ class StoredOutput:
         for line in shown:
             self.sequence = max(self.sequence, line.sequence)
             self.fold.add(line)
-
-    def usage(self) -> tuple[Progress, int]:
-        """The usage so far, and the sequence of the last line that is in it."""
-        return self.fold.progress, self.sequence
 
     @property
     def progress(self) -> StreamProgress:

@@ -21,7 +21,7 @@ from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.messages import Budget, BudgetLimit, OverBudget, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import Report, Usage
 from agent_runs.contracts.updates import BudgetWarning
-from agent_runs.logs.stored_output import fold_stored
+from agent_runs.logs.stored_output import StoredOutput, fold_stored
 from agent_runs.transcript.budget import judge
 from agent_runs.transcript.fold import Fold, Progress
 from agent_runs.transcript.pricing import cost_of
@@ -36,16 +36,10 @@ RECORD_INTERVAL: Final = timedelta(seconds=5)
 
 @dataclass
 class UsageRecorder:
-    """The usage of one attempt that is being followed.
-
-    Attributes:
-        progress: what the stored lines show, and the sequence of the last of them.
-        hide: hides the run's secrets in a text.
-    """
+    """The usage of one attempt that is being followed."""
 
     model: str
-    progress: Callable[[], tuple[Progress, int]]
-    hide: Callable[[str], str]
+    stored: StoredOutput
     clock: Callable[[], float] = time.monotonic
     _recorded: int = 0
     _recorded_at: float = float("-inf")
@@ -54,13 +48,12 @@ class UsageRecorder:
         """The usage, if lines were stored since it was last returned, and that was `RECORD_INTERVAL` ago."""
         if self.clock() - self._recorded_at < RECORD_INTERVAL.total_seconds():
             return None
-        progress, sequence = self.progress()
-        if sequence == self._recorded:
+        if self.stored.sequence == self._recorded:
             return None
-        self._recorded, self._recorded_at = sequence, self.clock()
-        return stored_usage(
-            self.model, progress.usage, progress.steps, progress.cost_usd, self.hide(progress.last_output)
-        )
+        self._recorded, self._recorded_at = self.stored.sequence, self.clock()
+        progress = self.stored.fold.progress
+        last_output = self.stored.redaction.hide(progress.last_output)
+        return stored_usage(self.model, progress.usage, progress.steps, progress.cost_usd, last_output)
 
     @asynccontextmanager
     async def recording(self, store: TranscriptStore, key: AttemptKey, writer: Writer) -> AsyncIterator[None]:
@@ -109,14 +102,13 @@ class BudgetWatch:
     Attributes:
         budget: of the run; None: there is no limit.
         earlier: what the run's earlier attempts have used.
-        hide: hides the run's secrets in a text.
         warn: passes a warning on; False: the run does not take it now.
         warned: the limits of which people have been warned.
     """
 
     budget: Budget | None
+    stored: StoredOutput
     earlier: Sequence[Progress]
-    hide: Callable[[str], str]
     warn: Callable[[BudgetWarning], Awaitable[bool]]
     warned: set[BudgetLimit] = field(default_factory=set)
 
@@ -124,10 +116,10 @@ class BudgetWatch:
     async def begin(
         cls,
         input: StreamLogs,
+        stored: StoredOutput,
         store: TranscriptStore,
         *,
-        hide: Callable[[str], str],
-        heartbeat: Callable[[int], None],
+        heartbeat: Callable[[StreamProgress], None],
         warn: Callable[[BudgetWarning], Awaitable[bool]],
     ) -> Self:
         """Read what the run's earlier attempts have written, if there is a budget.
@@ -138,23 +130,21 @@ class BudgetWatch:
         earlier: list[Progress] = []
         for number in range(1, input.attempt.attempt if input.budget is not None else 1):
             key, fold = input.attempt.model_copy(update={"attempt": number}), Fold()
-            await fold_stored(store, key, fold, heartbeat)
+            await fold_stored(store, key, fold, lambda _sequence: heartbeat(stored.progress))
             earlier.append(fold.progress)
-        return cls(input.budget, earlier, hide, warn)
+        return cls(input.budget, stored, earlier, warn)
 
-    async def end(self, fold: Fold, progress: Callable[[], StreamProgress]) -> OverBudget | None:
-        """The end of the stream if the agent is to be stopped; None: it may go on, and people are warned if need be.
-
-        Asked after each batch of lines, so `progress` is only called for an end.
-        """
+    async def end(self) -> OverBudget | None:
+        """The end of the stream if the agent is to be stopped; None: it may go on, and people are warned if need be."""
         if self.budget is None:
             return None
-        finding = judge(self.budget, [*self.earlier, fold.progress], self.warned)
+        finding = judge(self.budget, [*self.earlier, self.stored.fold.progress], self.warned)
         if finding is None:
             return None
+        hide = self.stored.redaction.hide
         for limit, text in finding.warnings:
-            if await self.warn(BudgetWarning(limit=limit, text=self.hide(text))):
+            if await self.warn(BudgetWarning(limit=limit, text=hide(text))):
                 self.warned.add(limit)
         if finding.exceeded is None:
             return None
-        return OverBudget(exceeded=BudgetExceeded.as_failure(self.hide(finding.exceeded)), progress=progress())
+        return OverBudget(exceeded=BudgetExceeded.as_failure(hide(finding.exceeded)), progress=self.stored.progress)

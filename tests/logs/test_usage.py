@@ -18,8 +18,8 @@ from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.logs import usage as recording
+from agent_runs.logs.stored_output import StoredOutput
 from agent_runs.logs.usage import RECORD_INTERVAL, UsageRecorder
-from agent_runs.transcript.fold import Fold, Progress
 from agent_runs.transcript.store import UNCLAIMED, Line, TranscriptStore
 from agent_runs.transcript.usage import StoredUsage
 from tests.activities.fake_preparations import FakePreparations
@@ -44,18 +44,11 @@ def step(number: int, cost: str = "0.125") -> Line:
     return Line(number, "stdout", STEP % (number, cost.encode()), at=datetime.now(UTC))
 
 
-def recorder(fold: Fold, clock: FakeClock, model: str = "fake/model") -> UsageRecorder:
-    def progress() -> tuple[Progress, int]:
-        return fold.progress, fold.progress.steps
-
-    return UsageRecorder(model, progress, lambda text: text, clock)
-
-
 def test_usage_is_written_once_after_a_change_and_not_more_often_than_the_interval() -> None:
-    fold, clock = Fold(), FakeClock()
-    usage = recorder(fold, clock)
+    stored, clock = StoredOutput(), FakeClock()
+    usage = UsageRecorder("fake/model", stored, clock)
     assert usage.due() is None
-    fold.add(step(1))
+    stored.add([step(1)])
     first = usage.due()
     assert first is not None
     assert (first.input_tokens, first.cached_tokens, first.output_tokens, first.cost_usd) == (
@@ -64,7 +57,7 @@ def test_usage_is_written_once_after_a_change_and_not_more_often_than_the_interv
         10,
         Decimal("0.125"),
     )
-    fold.add(step(2))
+    stored.add([step(2)])
     assert usage.due() is None
     clock.now += RECORD_INTERVAL.total_seconds()
     second = usage.due()
@@ -76,17 +69,17 @@ def test_usage_is_written_once_after_a_change_and_not_more_often_than_the_interv
 
 @pytest.mark.parametrize(("model", "cost"), [("fake/model", None), ("openai/gpt-5.5", Decimal("0.000435"))])
 def test_a_cost_of_nothing_is_estimated_by_the_table_or_unknown(model: str, cost: Decimal | None) -> None:
-    fold = Fold()
-    fold.add(step(1, "0"))
-    usage = recorder(fold, FakeClock(), model).due()
+    stored = StoredOutput()
+    stored.add([step(1, "0")])
+    usage = UsageRecorder(model, stored, FakeClock()).due()
     assert usage is not None
     assert usage.cost_usd == cost
 
 
 def test_tokens_that_were_written_to_the_cache_count_as_input_as_their_price_does() -> None:
-    fold = Fold()
-    fold.add(Line(1, "stdout", (STEP % (1, b"0")).replace(b'"write":0', b'"write":900'), at=datetime.now(UTC)))
-    usage = recorder(fold, FakeClock()).due()
+    stored = StoredOutput()
+    stored.add([Line(1, "stdout", (STEP % (1, b"0")).replace(b'"write":0', b'"write":900'), at=datetime.now(UTC))])
+    usage = UsageRecorder("fake/model", stored, FakeClock()).due()
     assert usage is not None
     assert usage.input_tokens == 1000
 
@@ -110,9 +103,11 @@ async def test_what_the_last_lines_before_a_silence_changed_is_written_also_afte
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recording, "RECORD_INTERVAL", timedelta(0))
-    fold, store = Fold(), WaitingStore()
-    fold.add(step(1))
-    async with recorder(fold, FakeClock()).recording(cast("TranscriptStore", store), KEY, UNCLAIMED):
+    stored, store = StoredOutput(), WaitingStore()
+    stored.add([step(1)])
+    async with UsageRecorder("fake/model", stored, FakeClock()).recording(
+        cast("TranscriptStore", store), KEY, UNCLAIMED
+    ):
         lines, usage = await store.received.get()
     assert usage is not None
     assert (list(lines), usage.steps) == ([], 1)
