@@ -78,7 +78,6 @@ class PaperclipPages:
 
     @classmethod
     def of(cls, settings: ClientSettings) -> Self:
-        """As AGENT_RUNS_PAPERCLIP_PAGES_URL says."""
         return cls(settings.paperclip_pages_url)
 
     def run(self, agent_id: str, run_id: str) -> str | None:

@@ -60,7 +60,6 @@ class Cancelled(PaperclipContract):
 
     @classmethod
     def by(cls, outcome: Outcome) -> Self:
-        """What the outcome of a run says about its cancel."""
         return cls(
             outcome="cancelled" if outcome.error_code == RunCancelled.code else "ended before",
             stop=outcome.stop or Stop(agent_started=True),

@@ -117,7 +117,6 @@ def _silent_runtime() -> Runtime:
 
 
 def _difference(history: WorkflowHistory, failure: str) -> Difference:
-    """Take the place and both sides out of the SDK's error text, as far as it states them."""
     if activities := _OTHER_ACTIVITY.search(failure):
         expected, found = (printable(name, 80) for name in activities.groups())
         return Difference(None, f"activity {expected}", f"activity {found}")

@@ -107,7 +107,6 @@ async def find_by_key(client: Client, run: RunKey) -> RunSummary | None:
 
 
 async def find_joined_run(client: Client, wake: RunKey) -> RunSummary | None:
-    """Find the agent's run that this wake has joined."""
     agent = f"WorkflowId = '{workflow_id(wake.agent_id)}'"
     company = f"{attributes.COMPANY_ID.name} = '{wake.company_id}'"
     return next(iter(await _with(client, attributes.JOINED_RUN_IDS, wake.run_id, agent, company)), None)
@@ -116,7 +115,6 @@ async def find_joined_run(client: Client, wake: RunKey) -> RunSummary | None:
 async def _with(
     client: Client, attribute: SearchAttributeKey[Any], value: str, *conditions: str, limit: int = 1
 ) -> list[RunSummary]:
-    """The newest runs with this value."""
     if not IDENTIFIER.fullmatch(value):
         return []
     condition = " AND ".join([f"{attribute.name} = '{value}'", *conditions])
@@ -130,7 +128,6 @@ async def list_runs(client: Client, condition: str = "", limit: int = 50) -> Asy
 
 
 def list_query(condition: str = "") -> str:
-    """Temporal's list filter of the runs that meet a condition."""
     return f"WorkflowType = '{WORKFLOW_TYPE}'" + (f" AND {condition}" if condition else "")
 
 

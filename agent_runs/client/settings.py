@@ -44,7 +44,6 @@ def _is_listen_address(value: str) -> bool:
 
 
 def _networks(value: object) -> object:
-    """The addresses and networks in a variable, which are separated by commas."""
     if not isinstance(value, str):
         return value
     try:
@@ -157,7 +156,6 @@ class ClientSettings(BaseSettings):
 
     @property
     def transcripts_key(self) -> Path:
-        """File of the key that signs links to runs."""
         return self.transcripts_key_file or self.sealing_key_file.with_name("transcripts-key.json")
 
     @property

@@ -74,7 +74,6 @@ class ErrorTextsRemoved:
         self._exporter = exporter
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export the spans, without texts."""
         return self._exporter.export([_without_texts(span) for span in spans])
 
     def shutdown(self) -> None:

@@ -105,7 +105,6 @@ class Step:
 
     @property
     def words(self) -> str:
-        """The step in words for people."""
         return STEPS.get(self.name, self.name.replace("_", " "))
 
 
@@ -266,7 +265,6 @@ async def read_timeline(handle: WorkflowHandle[Any, Any]) -> Timeline:
 
 
 def _at_path(found: dict[str, Any], path: Sequence[str]) -> Any:
-    """The value under these keys; None where there is none."""
     value: Any = found
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
@@ -284,7 +282,6 @@ def _text(data: bytes) -> str:
 
 
 def _json(data: bytes) -> Any:
-    """The value, or None where there is no JSON."""
     try:
         return json.loads(data)
     except ValueError:

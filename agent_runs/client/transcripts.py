@@ -41,8 +41,6 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class ServiceTranscripts:
-    """The transcripts of one transcript service."""
-
     base: str
     tokens: Tokens
     http: aiohttp.ClientSession

@@ -371,14 +371,12 @@ def _leaves(prefix: str, value: dict[str, Any]) -> Iterator[tuple[str, dict[str,
 
 
 def definition(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema, or the one that it refers to."""
     name = value.get("$ref", "").removeprefix("#/$defs/")
     found: dict[str, Any] = CONFIGURATION["$defs"][name] if name else dict(value)
     return found
 
 
 def _documentation() -> Iterator[str]:
-    """A line for each field, by group."""
     for group, captions in CAPTIONS.items():
         yield f"{group}:\n"
         yield from (f"- {caption.key}{_default(caption.key)}: {caption.hint}\n" for caption in captions)

@@ -61,7 +61,6 @@ def short(name: object) -> str:
 
 
 def _named_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong in blocks of named objects: servers, providers, agents."""
     for key in ("agent", "command", "mcp", "mode", "provider"):
         for name, settings in _mapping(config.get(key)).items():
             path = f"{key}.{short(name)}"

@@ -64,8 +64,6 @@ class _Search:
 
 @dataclass(frozen=True)
 class Redaction:
-    """Replaces known values by markers."""
-
     _searches: Sequence[_Search] = field(default=(), repr=False)
     _sorted: Sequence[_Spelling] = field(default=(), repr=False)
 
@@ -105,7 +103,6 @@ class Redaction:
         return text if hidden is beginning else (hidden + data[len(beginning) :]).decode("utf-8", "replace")
 
     def hide_in(self, text: str | None) -> str | None:
-        """As `hide`, for a text that may be missing."""
         return None if text is None else self.hide(text)
 
     def _has_secret(self, data: bytes) -> bool:

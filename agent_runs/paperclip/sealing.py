@@ -128,7 +128,6 @@ class SealingKey:
 
     @property
     def public(self) -> PublicKey:
-        """The half that callers get."""
         bare = self.key.as_dict(private=False)
         return PublicKey(_import_key({name: str(value) for name, value in bare.items()}, private=False))
 

@@ -103,7 +103,6 @@ def _named(
 
 
 def _lines(named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The lines of values that have several."""
     return [
         (name, line)
         for name, value in named
@@ -206,7 +205,6 @@ def _in_setting(key: str, value: object, name: str) -> Iterator[tuple[str, str]]
 
 
 def _leaves(value: object) -> Iterator[str]:
-    """All texts in JSON data."""
     if isinstance(value, str):
         yield value
     for below in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():

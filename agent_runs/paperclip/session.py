@@ -78,7 +78,6 @@ def working_directory(workspace: Workspace, config: RunConfig) -> str:
 def session_params(
     session_id: str, workspace: Workspace, config: RunConfig, rejected: str | None = None
 ) -> SessionParams:
-    """What Paperclip should store so that the next wake can resume `session_id`."""
     return SessionParams(
         session_id=session_id,
         agent=None if config.agent == OPENCODE else config.agent,

@@ -19,8 +19,6 @@ TIMEOUT = 120.0  # seconds for something that must happen; a real node may be sl
 
 @dataclass(frozen=True)
 class Answer:
-    """Status code and body of one reply."""
-
     code: int
     body: Object
     headers: dict[str, str]
@@ -41,8 +39,6 @@ class Answer:
 
 
 class Api:
-    """One namespace of one cluster."""
-
     def __init__(self, session: aiohttp.ClientSession, namespace: str, *, real: bool) -> None:
         self.session = session
         self.namespace = namespace
@@ -125,7 +121,6 @@ class Api:
             raise AssertionError(f"{path} did not become what was expected: {seen}") from None
 
     async def until_deleted(self, path: str) -> None:
-        """Wait until an object does not exist any more."""
         async with asyncio.timeout(TIMEOUT):
             while (await self.get(path)).code != 404:  # noqa: ASYNC110 - the server is another process
                 await asyncio.sleep(0.3 if self.real else 0.02)
@@ -161,14 +156,12 @@ class Api:
         return await self.log(name)
 
     async def log(self, name: str, **query: str) -> str:
-        """The log of a pod that has one."""
         answer = await self.get(f"pods/{name}/log", **query)
         assert answer.code == 200, answer
         return str(answer.body["text"])
 
     @asynccontextmanager
     async def follow(self, name: str, **query: str) -> AsyncIterator[aiohttp.StreamReader]:
-        """The open log stream of a pod."""
         query = {"follow": "true"} | query
         async with self.session.get(self.path(f"pods/{name}/log"), params=query) as reply:
             assert reply.status == 200, await reply.text()

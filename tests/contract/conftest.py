@@ -21,7 +21,6 @@ from tests.contract.api import TIMEOUT, Api, pod
 
 @pytest.fixture(scope="session")
 async def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
-    """The kubeconfig of the cluster under test."""
     if given := os.environ.get("KUBECONFIG"):
         yield Path(given)
         return
@@ -31,7 +30,6 @@ async def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 
 @pytest.fixture(scope="session")
 async def access(kubeconfig: Path) -> Configuration:
-    """Address and credentials of the cluster."""
     access = Configuration()
     load: Any = config.load_kube_config  # it has no annotations
     await load(str(kubeconfig), client_configuration=access)
@@ -40,7 +38,6 @@ async def access(kubeconfig: Path) -> Configuration:
 
 @pytest.fixture(scope="session")
 async def session(access: Configuration) -> AsyncIterator[aiohttp.ClientSession]:
-    """Authenticated HTTP to the cluster."""
     tls = ssl.create_default_context(cafile=access.ssl_ca_cert)
     if access.cert_file:
         tls.load_cert_chain(access.cert_file, access.key_file)
