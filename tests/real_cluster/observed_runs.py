@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.attach import Ticket
 from agent_runs.client.obstacles import read_obstacles
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.client.wake import Wake
@@ -221,7 +221,7 @@ async def observed_run(
     chosen = {"resources": SMALL_RESOURCES, "graceSec": 2, "namespace": namespace, **config}
     wake = system.wake("script", agent_id, script=script(count, command=command), **chosen)
     async with observe_pods(system.cluster, namespace, agent_id) as observer:
-        ticket = await attach(system.stack.client, system.stack.settings, wake)
+        ticket = await system.start(wake)
         try:
             yield ObservedRun(system, wake, ticket, observer, namespace, count)
         except BaseException:

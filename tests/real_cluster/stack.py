@@ -1,7 +1,6 @@
 """The whole stack against a real cluster, for one test."""
 
 import json
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from agent_runs.client.attach import Ticket, attach
+from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.wake import Wake, build_wake
 from agent_runs.contracts.identity import AttemptKey
+from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
 from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Sealer, load_or_create
@@ -20,9 +22,8 @@ from dev_stack import demo
 from dev_stack.plan import Plan, Ports
 from dev_stack.stack import Stack
 from tests.real_cluster.requirements import cluster_and_image
+from tests.runs.real_opencode import playing
 from tests.support.policies import anything_allowed
-
-SCRIPT = re.compile(r"<<<fake-llm.*?fake-llm>>>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,21 @@ class RealSystem:
         """
         raw = demo.context(scenario, agent_id)
         if script is not None:
-            raw = rewritten(raw, f"<<<fake-llm\n{json.dumps(script)}\nfake-llm>>>")
+            raw = playing(raw, *script["steps"])
         raw["config"] |= {"keepWarmSec": 0, **config}
         raw = demo.later_context(raw, session)
         raw["runId"] = run_id or raw["runId"]
         raw["authToken"] = token or raw["authToken"]
         sealer = Sealer(load_or_create(self.stack.settings.sealing_key_file)[0].public)
         return build_wake(raw, sealer, outcome_retention_sec=0)
+
+    async def start(self, wake: Wake) -> Ticket:
+        """Attach, as every caller does."""
+        return await attach(self.stack.client, self.stack.settings, wake)
+
+    async def outcome(self, wake: Wake) -> Outcome:
+        """Start and wait."""
+        return await outcome_at_close((await self.start(wake)).handle(self.stack.client))
 
     def answers(self) -> list[dict[str, Any]]:
         """What the model has answered, oldest first: protocol, model, status, and usage unless it is an error."""
@@ -68,15 +77,6 @@ class RealSystem:
     async def stdout(self, key: AttemptKey) -> list[bytes]:
         """The stored lines of the agent's standard output."""
         return [line.data for line in await self.store.read(key) if line.stream == "stdout"]
-
-
-def rewritten(value: Any, script: str) -> Any:
-    """A context with another script in each of its texts that has one."""
-    if isinstance(value, dict):
-        return {key: rewritten(each, script) for key, each in value.items()}
-    if isinstance(value, list):
-        return [rewritten(each, script) for each in value]
-    return SCRIPT.sub(lambda _: script, value) if isinstance(value, str) else value
 
 
 @asynccontextmanager

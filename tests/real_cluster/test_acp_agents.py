@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from agent_runs.client.attach import attach
-from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import SessionParams
@@ -99,8 +97,7 @@ class Agent:
             resources=RESOURCES,
             retainJobs=True,
         )
-        ticket = await attach(self._system.stack.client, self._system.stack.settings, wake)
-        outcome = await outcome_at_close(ticket.handle(self._system.stack.client))
+        outcome = await self._system.outcome(wake)
         return outcome, [json.loads(line) for line in await self._system.stdout(AttemptKey(run=wake.key))]
 
     async def retained_objects(self) -> list[dict[str, Any]]:

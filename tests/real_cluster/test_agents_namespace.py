@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent_runs.client.attach import attach
-from agent_runs.client.outcome import outcome_at_close
 from agent_runs.doctor.permissions import REQUIRED_VERBS, missing_permissions
 from agent_runs.kube.client import Cluster
 from dev_stack.host_address import host_for_pods
@@ -64,7 +62,5 @@ async def test_a_worker_with_the_overlays_permissions_runs_an_agent_in_the_agent
     monkeypatch.setenv("AGENT_RUNS_NAMESPACE", AGENTS)
     host = await host_for_pods(Path(kubeconfig))
     async with open_real_system(tmp_path, model_host=host) as system:
-        wake = system.wake("text", str(uuid.uuid4()))
-        ticket = await attach(system.stack.client, system.stack.settings, wake)
-        outcome = await outcome_at_close(ticket.handle(system.stack.client))
+        outcome = await system.outcome(system.wake("text", str(uuid.uuid4())))
     assert (outcome.error_code, outcome.receipt and outcome.receipt.state) == (None, "verified")

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from agent_runs.client.attach import attach
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.kube.objects import Pod
 from tests.pod.paperclip import FakePaperclip, serving
@@ -96,7 +95,7 @@ async def test_a_run_that_is_joined_uses_the_token_of_the_later_one(
         paperclip.owner = (TOKENS[1], later.key.run_id)
         await run.unless_ended(run.execute(pod, "touch", "/tmp/joined"))
         await run.unless_ended(until_requests(paperclip, 2))
-        joined = await attach(system.stack.client, system.stack.settings, later)
+        joined = await system.start(later)
         assert (joined.kind, joined.workflow_run_id) == ("joined", run.ticket.workflow_run_id)
         outcome = await run.outcome()
         (tool,) = await run.tools()

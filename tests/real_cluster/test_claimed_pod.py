@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent_runs.client.attach import attach
-from agent_runs.client.outcome import cancel, outcome_at_close
+from agent_runs.client.outcome import cancel
 from agent_runs.job.resting_pods import TRIES
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import RESTS_SINCE
@@ -53,8 +52,7 @@ class Claims:
         agent_id = str(uuid.uuid4())
         wake = self.system.wake("script", agent_id, {"steps": [{"text": "Rest."}]}, **CONFIG)
         async with observe_pods(self.system.cluster, "default", agent_id) as observer:
-            ticket = await attach(self.system.stack.client, self.system.stack.settings, wake)
-            first = await outcome_at_close(ticket.handle(self.system.stack.client))
+            first = await self.system.outcome(wake)
             assert (first.failure, first.summary) == (None, "Rest.")
             (job,) = await self.system.cluster.jobs_of_agent("default", agent_id)
             assert RESTS_SINCE in job.metadata.annotations
@@ -80,7 +78,7 @@ class RestingPod:
         system = self.claims.system
         self.answers = len(system.answers())
         wake = system.wake("script", self.agent_id, script(STEPS, command=command), **CONFIG)
-        ticket = await attach(system.stack.client, system.stack.settings, wake)
+        ticket = await system.start(wake)
         try:
             yield ObservedRun(system, wake, ticket, self.observer, "default", STEPS)
         except BaseException:

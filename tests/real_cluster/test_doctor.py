@@ -19,8 +19,6 @@ import yaml
 
 from agent_runs.cli.display import JsonDisplay
 from agent_runs.cli.doctor import doctor
-from agent_runs.client.attach import attach
-from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.errors import RunError
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
@@ -272,9 +270,7 @@ async def outcome_without(
     monkeypatch.setenv("KUBECONFIG", str(await workers.kubeconfig(without(AGENTS_RULES, verb, resource))))
     monkeypatch.setenv("AGENT_RUNS_NAMESPACE", workers.namespace)
     async with open_real_system(folder, model_host=await host_for_pods(Path(kubeconfig))) as system:
-        wake = system.wake("text", str(uuid.uuid4()))
-        ticket = await attach(system.stack.client, system.stack.settings, wake)
-        return await outcome_at_close(ticket.handle(system.stack.client))
+        return await system.outcome(system.wake("text", str(uuid.uuid4())))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tests.real_cluster.installation import (
 )
 from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.observed_runs import script
-from tests.real_cluster.stack import rewritten
+from tests.runs.real_opencode import playing
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeout(1800)]
 
@@ -96,8 +96,7 @@ async def test_an_installation_is_upgraded_and_gets_new_keys_mid_run_and_is_back
 ) -> None:
     installation, page = trial
     raw = installation.wake_up(str(uuid.uuid4()), "script")
-    steps = json.dumps(script(45, command="true"))
-    ticket = await installation.start(rewritten(raw, f"<<<fake-llm\n{steps}\nfake-llm>>>"))
+    ticket = await installation.start(playing(raw, *script(45, command="true")["steps"]))
     await page.follow("rollout restart")
     await page.follow("old-keys.yaml")
     outcome = await outcome_at_close(ticket.handle(installation.temporal))
@@ -109,8 +108,7 @@ async def test_an_installation_is_upgraded_and_gets_new_keys_mid_run_and_is_back
     assert (await installation.outcome(installation.wake_up(str(uuid.uuid4())))).error_code is None
     (installation.data / "kept").write_text("of Paperclip's")
     raw = installation.wake_up(str(uuid.uuid4()), "script")
-    steps = json.dumps(script(600, command="true"))
-    at_work = await installation.start(rewritten(raw, f"<<<fake-llm\n{steps}\nfake-llm>>>"))
+    at_work = await installation.start(playing(raw, *script(600, command="true")["steps"]))
     await until_agent_runs(WORKER)
     await page.follow("agent-runs list --open", "kubectl delete -k")
     assert (await outcome_at_close(at_work.handle(installation.temporal))).error_code == "cancelled"

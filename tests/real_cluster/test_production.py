@@ -4,7 +4,6 @@ Needs what test_installation.py needs. PostgreSQL asks for a password, and Tempo
 """
 
 import asyncio
-import json
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -38,7 +37,7 @@ from tests.real_cluster.installation import (
 )
 from tests.real_cluster.installed_images import InstalledImages
 from tests.real_cluster.observed_runs import SMALL_RESOURCES, script, steps_in
-from tests.real_cluster.stack import rewritten
+from tests.runs.real_opencode import playing
 from tests.support.tls import server_context, tls_front
 from tests.transcript.postgres import Postgres
 
@@ -64,8 +63,7 @@ class Production:
         """Start a run of many steps."""
         raw = self.installation.wake_up(str(uuid.uuid4()), "script")
         raw["config"]["resources"] = SMALL_RESOURCES
-        steps = json.dumps(script(STEPS, command="true"))
-        ticket = await self.installation.start(rewritten(raw, f"<<<fake-llm\n{steps}\nfake-llm>>>"))
+        ticket = await self.installation.start(playing(raw, *script(STEPS, command="true")["steps"]))
         agent = raw["agent"]
         key = RunKey(agent_id=agent["id"], company_id=agent["companyId"], run_id=raw["runId"])
         return AttemptKey(run=key, attempt=1), ticket

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent_runs.client.attach import attach
 from agent_runs.client.outcome import cancel, outcome_at_close
 from agent_runs.contracts.identity import AttemptKey
 from tests.real_cluster.stack import RealSystem, open_real_system
@@ -45,7 +44,7 @@ async def test_fifty_callers_start_one_agent_once(tmp_path: Path) -> None:
 async def test_a_cancelled_agent_stops_and_keeps_its_session(tmp_path: Path) -> None:
     async with open_real_system(tmp_path) as system:
         wake = system.wake(SLOW, str(uuid.uuid4()), graceSec=20)
-        ticket = await attach(system.stack.client, system.stack.settings, wake)
+        ticket = await system.start(wake)
         key = AttemptKey(run=wake.key)
         await until_stored(system, key, 3)
         answer = await cancel(ticket.handle(system.stack.client), "wrong branch")

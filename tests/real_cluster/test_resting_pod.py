@@ -8,34 +8,24 @@ from typing import Any
 
 import pytest
 
-from agent_runs.client.attach import attach
-from agent_runs.client.outcome import outcome_at_close
-from agent_runs.client.wake import Wake
 from agent_runs.contracts.identity import AttemptKey
-from agent_runs.contracts.outcome import Outcome
 from agent_runs.kube.ownership import RESTS_SINCE
-from tests.real_cluster.stack import RealSystem, open_real_system
-from tests.support.ends import assert_verified
+from tests.pod.driving import bash
+from tests.real_cluster.stack import open_real_system
+from tests.support.ends import assert_whole
 
 pytestmark = [pytest.mark.real_cluster, pytest.mark.alone, pytest.mark.timeout(900)]
-
-
-async def outcome(system: RealSystem, wake: Wake) -> Outcome:
-    ticket = await attach(system.stack.client, system.stack.settings, wake)
-    return await outcome_at_close(ticket.handle(system.stack.client))
 
 
 async def test_the_next_run_of_an_agent_gets_the_pod_that_rests(tmp_path: Path) -> None:
     async with open_real_system(tmp_path) as system:
         agent, address = str(uuid.uuid4()), "http://127.0.0.1:3100"
-        says = {"tools": [{"name": "bash", "args": {"command": "echo $PAPERCLIP_RUN_ID", "description": "say it"}}]}
         found = []
         for _ in range(3):
-            script = {"steps": [says, {"text": "Done."}]}
+            script = {"steps": [bash("echo $PAPERCLIP_RUN_ID"), {"text": "Done."}]}
             wake = system.wake("script", agent, script, transport="serve", keepWarmSec=60, paperclipApiUrl=address)
-            ended = await outcome(system, wake)
-            assert (ended.failure, ended.summary) == (None, "Done.")
-            assert_verified(ended)
+            ended = await system.outcome(wake)
+            assert_whole(ended, "Done.")
             events = [json.loads(line) for line in await system.stdout(AttemptKey(run=wake.start.key))]
             (command,) = [event for event in events if event["type"] == "tool_use"]
             assert command["part"]["state"]["output"].strip() == wake.start.run_id
@@ -58,7 +48,7 @@ async def test_a_pod_that_rests_gives_its_place_to_one_that_waits(tmp_path: Path
                 "resources": {"requests": requests},
             }
             wake = system.wake("script", agent, script, transport="serve", **config)
-            ended = await outcome(system, wake)
+            ended = await system.outcome(wake)
             assert (ended.failure, ended.summary) == (None, "Done.")
             jobs_left = await system.cluster.jobs_of_agent("default", agent)
             assert len(jobs_left) == 1, ended.warnings
