@@ -1,4 +1,4 @@
-/** Runs that Paperclip has lost: delivery of their outcomes, and the reconciler's evidence. */
+/** What Paperclip is told after a run: delivery of its outcome, the reconciler's evidence, and its blocked task. */
 
 import { randomUUID } from "node:crypto";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
@@ -6,6 +6,7 @@ import { LEASE_LOST } from "../src/abort.ts";
 import { executeWith } from "../src/execute.ts";
 import { fetchOutcome, signalCollected } from "../src/outcome.ts";
 import { FIRST_REQUEST_MS } from "../src/outcome-delivery.ts";
+import type { AdapterExecutionContext } from "../src/paperclip.ts";
 import { PaperclipApi } from "../src/paperclip-api.ts";
 import { Reconciler } from "../src/reconcile.ts";
 import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
@@ -202,5 +203,44 @@ describe("the reconciler", () => {
     const run = temporal.runOf({ workflowId, workflowRunId });
     expect(await fetchOutcome(run)).toMatchObject({ exitCode: 0 });
     await signalCollected(run);
+  });
+});
+
+const CONTINUES = { conversationContinuation: "continue_conversation_v1" };
+
+/** Runs an agent for a task; its result, our status lines, and what became of the task. */
+async function runOf(behaviour: string, host: Partial<AdapterExecutionContext> = {}) {
+  const issueId = randomUUID();
+  const request = aRequest({ behaviour });
+  api.runs.set(request.runId, { status: "failed" });
+  api.issues.set(issueId, { id: issueId, assigneeAgentId: request.agent.id, status: "in_progress" });
+  const fake = fakeHost(request, { context: { issueId }, ...host });
+  const result = await wakeAgent(request, real, {}, fake).result;
+  return { result, notes: fake.statuses(), issue: api.issues.get(issueId) };
+}
+
+describe("the task of a run that only a person can help", () => {
+  it("is blocked, with the next step for the board, and Paperclip neither holds nor repeats it", async () => {
+    const { result, issue, notes } = await runOf("provider-rejects");
+    expect(result).toMatchObject({ errorCode: "provider_rejected", resultJson: CONTINUES });
+    expect(issue).toMatchObject({ status: "blocked", unblockDescriptor: { owner: "board" } });
+    const { action } = (issue?.unblockDescriptor ?? {}) as { action?: string };
+    expect(action).toContain("provider_rejected: the provider answers 404");
+    expect(action).toContain("check the model's name");
+    expect(notes.join("\n")).toContain("the task is blocked until");
+  });
+
+  it("is not repeated by Paperclip when it could not be blocked", async () => {
+    api.answers = { status: 403, body: {} };
+    const { result, notes } = await runOf("provider-rejects");
+    expect(result.resultJson).not.toHaveProperty("conversationContinuation");
+    expect(notes.join("\n")).toContain("AGENT_RUNS_BOARD_API_KEY");
+  });
+
+  it("is left alone by a Paperclip that holds no tasks, and after a success", async () => {
+    const old = await runOf("provider-rejects", { onCancellationReady: undefined });
+    expect(old.issue?.status).toBe("in_progress");
+    const good = await runOf("lines:3");
+    expect(good.issue?.status).toBe("in_progress");
   });
 });

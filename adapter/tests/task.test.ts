@@ -1,84 +1,67 @@
-/** The task of a failed run: it waits for a person, is neither held nor repeated, and nobody else's task is touched. */
+/** Which tasks are blocked for a person, by a stand-in for Paperclip's API; `lost-runs.test.ts` has what a run makes of it. */
 
-import { randomUUID } from "node:crypto";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import type { Outcome } from "../generated/contracts.ts";
+import type { AdapterExecutionContext } from "../src/paperclip.ts";
+import { blockTask } from "../src/task.ts";
 import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
-import { fakeHost, wakeAgent } from "./support/paperclip-context.ts";
-import { aRequest, services } from "./support/stack.ts";
 
-const CONTINUES = { conversationContinuation: "continue_conversation_v1" };
+const UNBLOCK = { owner: "board", action: "Correct the model." };
+const REFUSED: Outcome = { personAction: UNBLOCK.action };
 
-const real = services();
 let api: FakeApi;
+
 beforeEach(async () => {
   api = await paperclipApi();
+  api.issues.set("issue-1", { assigneeAgentId: "ada", status: "in_progress" });
 });
 afterEach(async () => await api.stop());
 
-/** Runs an agent for a task in this state; its host, its result and what became of the task. */
-async function run(behaviour: string, issue: { [name: string]: unknown } = {}, context = {}, host = {}) {
-  const issueId = randomUUID();
-  const request = aRequest({ behaviour });
-  api.runs.set(request.runId, { status: "failed" });
-  api.issues.set(issueId, { id: issueId, assigneeAgentId: request.agent.id, status: "in_progress", ...issue });
-  const fake = fakeHost(request, { context: { issueId, ...context }, ...host });
-  const result = await wakeAgent(request, real, {}, fake).result;
-  return { result, notes: fake.statuses(), issue: api.issues.get(issueId) };
+async function blocked(outcome: Outcome, context: object = {}): Promise<boolean | undefined> {
+  const ctx = { agent: { id: "ada" }, context: { issueId: "issue-1", ...context } };
+  return await blockTask(outcome, ctx as unknown as AdapterExecutionContext, "board-key");
 }
 
-describe("the task of a run that only a person can help", () => {
-  it("is blocked, with the next step for the board, and Paperclip neither holds nor repeats it", async () => {
-    const { result, issue, notes } = await run("provider-rejects");
-    expect(result).toMatchObject({ errorCode: "provider_rejected", resultJson: CONTINUES });
-    expect(issue).toMatchObject({ status: "blocked", unblockDescriptor: { owner: "board" } });
-    const { action } = (issue?.unblockDescriptor ?? {}) as { action?: string };
-    expect(action).toContain("provider_rejected: the provider answers 404");
-    expect(action).toContain("check the model's name");
-    expect(notes.join("\n")).toContain("the task is blocked until");
+describe("a task that only a person can help", () => {
+  it("is blocked, with what that person has to do", async () => {
+    expect(await blocked(REFUSED)).toBe(true);
+    expect(api.issues.get("issue-1")).toMatchObject({ status: "blocked", unblockDescriptor: UNBLOCK });
+    expect([...api.tokens]).toEqual(["Bearer board-key"]);
   });
 
-  it("is blocked when Paperclip has repeated the run as often as it does", async () => {
-    const before = await run("provider-fails", {}, { scheduledRetryAttempt: 1 });
-    expect(before.issue?.status).toBe("in_progress");
-    const last = await run("provider-fails", {}, { scheduledRetryAttempt: 2 });
-    expect(last.issue?.status).toBe("blocked");
-    expect(last.result.resultJson).toMatchObject(CONTINUES);
-  });
-
-  it.each([
-    ["is another agent's", { assigneeAgentId: "another" }],
-    ["is done", { status: "done" }],
-    ["is in review", { status: "in_review" }],
-  ])("is left alone when it %s", async (_, state) => {
-    const { result, issue } = await run("provider-rejects", state);
-    expect(issue).toMatchObject(state);
-    expect(result.resultJson).not.toHaveProperty("conversationContinuation");
+  it("is blocked once Paperclip has repeated the run as often as it does", async () => {
+    const failed: Outcome = { ...REFUSED, mayRepeat: true };
+    expect(await blocked(failed, { scheduledRetryAttempt: 1 })).toBeUndefined();
+    expect(await blocked(failed, { scheduledRetryAttempt: 2 })).toBe(true);
   });
 
   it("is blocked also when the answer to that is lost", async () => {
     api.lostAnswers = 1;
-    const { result, issue } = await run("provider-rejects");
-    expect(issue?.status).toBe("blocked");
-    expect(result.resultJson).toMatchObject(CONTINUES);
+    expect(await blocked(REFUSED)).toBe(true);
+    expect(api.issues.get("issue-1")).toMatchObject({ status: "blocked" });
   });
 
-  it("is not repeated by Paperclip when it could not be blocked", async () => {
-    api.answers = { status: 403, body: {} };
-    const { result, notes } = await run("provider-rejects");
-    expect(result.resultJson).not.toHaveProperty("conversationContinuation");
-    expect(notes.join("\n")).toContain("AGENT_RUNS_BOARD_API_KEY");
+  it.each([403, 500])("is not when Paperclip answers %i", async (status) => {
+    api.answers = { status, body: {} };
+    expect(await blocked(REFUSED)).toBe(false);
+    expect(api.issues.get("issue-1")).toMatchObject({ status: "in_progress" });
   });
 
-  it("is left alone by a Paperclip that holds no tasks, and after a success", async () => {
-    const old = await run("provider-rejects", {}, {}, { onCancellationReady: undefined });
-    expect(old.issue?.status).toBe("in_progress");
-    const good = await run("lines:3");
-    expect(good.issue?.status).toBe("in_progress");
+  it.each([
+    ["is another agent's", { assigneeAgentId: "another", status: "in_progress" }],
+    ["is done", { assigneeAgentId: "ada", status: "done" }],
+    ["is in review", { assigneeAgentId: "ada", status: "in_review" }],
+  ])("is left alone when it %s", async (_, issue) => {
+    api.issues.set("issue-1", issue);
+    expect(await blocked(REFUSED)).toBe(false);
+    expect(api.issues.get("issue-1")).toEqual(issue);
   });
+});
 
-  it("never has a wake without a task", async () => {
-    const { result } = await run("provider-rejects", {}, { issueId: undefined });
-    expect(result.resultJson).not.toHaveProperty("conversationContinuation");
-    expect(api.requests.some((path) => path.startsWith("PATCH"))).toBe(false);
-  });
+it.each([
+  ["without a task", REFUSED, { issueId: undefined }],
+  ["that nobody can help", { personAction: null }, {}],
+])("a run %s asks Paperclip for nothing", async (_, outcome, context) => {
+  expect(await blocked(outcome, context)).toBeUndefined();
+  expect(api.requests).toEqual([]);
 });
