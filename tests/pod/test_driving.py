@@ -68,8 +68,9 @@ def test_an_agent_that_does_not_take_its_next_turn_is_ended(
     driving = Driving(str(output), str(own), str(turn), "none", lambda: False)
     (own / "turn-1" / "end").write_text(json.dumps(End(0)._asdict()))
     assert driving.has_ended(0)
-    assert driving.rests_until is not None
+    rested_until = driving.rests_until
     answer = driving.claimed({"id": "two/1", "pod": "a-digest", "environment": {}, "paths": {}}, 1)
+    assert rested_until is not None
     assert (answer["accepted"], driving.rests_until) == (False, None)
     orders = os.read(os.open(output / "orders", os.O_RDONLY | os.O_NONBLOCK), 1000)
     assert orders.splitlines()[1:] == [b"end 0"]

@@ -94,8 +94,8 @@ class Driving:
 
     def _choose(self, name: str | None, max_memory: int) -> Driver:
         if name == "acp":
-            return AcpAgent(self._output, self._address, self._order)
-        return OpenCodeServer(self._output, max_memory)
+            return AcpAgent(self._output, self._address, self._order, self._keep_warm)
+        return OpenCodeServer(self._output, max_memory, may_rest=self._keep_warm > 0)
 
     def _new_turn(self, known: dict[str, Any]) -> Stream:
         """Make the driver's folder; the one before is no longer needed."""
@@ -113,7 +113,7 @@ class Driving:
     @property
     def ready(self) -> tuple[str, ...]:
         """Words for the agent's container."""
-        return self._driver.ready(may_rest=self._keep_warm > 0)
+        return self._driver.ready
 
     @property
     def _folder(self) -> str:
@@ -218,7 +218,7 @@ class Driving:
         self._forget_run()
         word = os.urandom(16).hex()
         self._idle_word = word.encode()
-        self._order(f"rest {word} {self._driver.rest_limit(self._keep_warm)}")
+        self._order(f"rest {word} {self._driver.rest_limit}")
 
     def _forget_run(self) -> None:
         write_tokens(self._own, {})

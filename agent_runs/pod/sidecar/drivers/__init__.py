@@ -14,25 +14,18 @@ class Driver(Protocol):
 
     Attributes:
         lost: why a turn ended otherwise if the agent's container ended first.
+        ready: words for the agent's container, before it starts.
+        reached: what the driver of a turn needs to reach the agent.
+        rest_limit: the limit in the order to rest.
     """
 
     lost: str
-
-    def ready(self, *, may_rest: bool) -> tuple[str, ...]:
-        """Words for the agent's container, before it starts."""
-        ...
-
-    @property
-    def reached(self) -> dict[str, str]:
-        """What the driver of a turn needs to reach the agent."""
-        ...
+    ready: tuple[str, ...]
+    reached: dict[str, str]
+    rest_limit: int
 
     def load(self) -> Callable[[str], None]:
         """What does the turn of a folder; raises nothing."""
-        ...
-
-    def rest_limit(self, keep_warm: float) -> int:
-        """The limit in the order to rest."""
         ...
 
     def take(self, within: Callable[[float, Callable[[], bool]], bool]) -> bool:

@@ -22,36 +22,31 @@ DEAD_SECONDS = 10
 class AcpAgent:
     """See `agent_runs.pod.sidecar.drivers.Driver`. The standard input is a FIFO, the standard output a file.
 
+    Args:
+        order: gives the agent's container an order.
+        keep_warm: seconds for which it may rest.
+
     Raises:
         OSError: something that cannot be deleted is in their place.
     """
 
-    lost = "agent_lost"
-
-    def __init__(self, output: str, address: str, order: Callable[[str], None]) -> None:
-        self._output, self._address, self._order = output, address, order
+    def __init__(self, output: str, address: str, order: Callable[[str], None], keep_warm: float) -> None:
+        self.lost = "agent_lost"
+        self.ready: tuple[str, ...] = ()
+        self.reached = {"output": output, "address": address}
+        self.rest_limit = int(keep_warm) + DEAD_SECONDS
+        self._output, self._order = output, order
         self._make_channel()
 
     def _make_channel(self) -> None:
         shared.make_fifo(self._output, INPUT)
         shared.write(self._output, PROTOCOL, "")
 
-    def ready(self, *, may_rest: bool) -> tuple[str, ...]:  # noqa: ARG002 - its process never does
-        return ()
-
-    @property
-    def reached(self) -> dict[str, str]:
-        return {"output": self._output, "address": self._address}
-
     def load(self) -> Callable[[str], None]:
         # not above: what it needs is large, and the forwarder is to start at once
         from agent_runs.pod.sidecar.drivers.acp.drive import drive  # noqa: PLC0415
 
         return drive
-
-    def rest_limit(self, keep_warm: float) -> int:
-        """Seconds, after which the agent's container ends by itself."""
-        return int(keep_warm) + DEAD_SECONDS
 
     def take(self, within: Callable[[float, Callable[[], bool]], bool]) -> bool:
         """Whether the agent's container has begun the next run."""

@@ -16,30 +16,24 @@ STDOUT = "server"
 
 
 class OpenCodeServer:
-    """See `agent_runs.pod.sidecar.drivers.Driver`."""
+    """See `agent_runs.pod.sidecar.drivers.Driver`.
 
-    lost = "server_lost"
+    Args:
+        max_memory: bytes that it may use while it rests.
+    """
 
-    def __init__(self, output: str, max_memory: int) -> None:
-        self._output, self._max_memory = output, max_memory
-        self._password = os.urandom(16).hex()
-
-    def ready(self, *, may_rest: bool) -> tuple[str, ...]:
-        return self._password, "rests" if may_rest else "ends"
-
-    @property
-    def reached(self) -> dict[str, str]:
-        return {"server": f"{self._output}/{STDOUT}", "password": self._password}
+    def __init__(self, output: str, max_memory: int, *, may_rest: bool) -> None:
+        self.lost = "server_lost"
+        self._stdout, self._password = f"{output}/{STDOUT}", os.urandom(16).hex()
+        self.ready: tuple[str, ...] = (self._password, "rests" if may_rest else "ends")
+        self.reached = {"server": self._stdout, "password": self._password}
+        self.rest_limit = max_memory // 1024
 
     def load(self) -> Callable[[str], None]:
         # not above: what it needs is large, and the forwarder is to start at once
         from agent_runs.pod.sidecar.drivers.opencode_server.drive import drive  # noqa: PLC0415
 
         return drive
-
-    def rest_limit(self, keep_warm: float) -> int:  # noqa: ARG002 - a server rests for as long as nobody ends it
-        """KiB that it may use then."""
-        return self._max_memory // 1024
 
     def take(self, within: Callable[[float, Callable[[], bool]], bool]) -> bool:  # noqa: ARG002 - a server is there
         """Whether the server answers. Asked by a child, which may wait and have signals."""
@@ -60,7 +54,7 @@ class OpenCodeServer:
 
         waiter = Waiter()
         try:
-            port = await_port(f"{self._output}/{STDOUT}", 0, waiter)
+            port = await_port(self._stdout, 0, waiter)
             check(Wire(port, self._password, waiter, HEALTH_SECONDS))
         except (Unusable, NoAnswer):
             return False
