@@ -1,4 +1,4 @@
-"""Following a container's log without loss: frames of the sidecar, resuming after cuts, the follower.
+"""Following a container's log without loss: frames of the sidecar, resuming after cuts, the follower, what is stored.
 
-It imports kube, job and contracts. `activities` may import it; workflows may not.
+`activities` may import it; workflows may not.
 """
