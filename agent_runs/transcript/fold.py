@@ -74,6 +74,7 @@ class Progress(NamedTuple):
     Attributes:
         continues: no step has finished by `stop`, or something followed it.
         repeated: the newest tool call, and how often it was made in a row.
+        context_tokens: of the largest prompt of a step: how much of the model's context is used. On a run's page.
     """
 
     session_id: str | None
@@ -84,6 +85,7 @@ class Progress(NamedTuple):
     last_output: str
     continues: bool
     repeated: RepeatedCall
+    context_tokens: int
 
 
 class _Recent:
@@ -227,6 +229,7 @@ class Fold:
             last_output=self._last_output(),
             continues=self._seen.open_step or self._seen.reason != verdict.STOP,
             repeated=self._repeated,
+            context_tokens=min(self._meter.largest_prompt, MAX_COUNT),
         )
 
     def report(

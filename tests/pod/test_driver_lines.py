@@ -252,7 +252,7 @@ def test_what_sub_agents_use_is_used_by_the_run_and_is_progress_but_not_its_end(
     before, after = plain.progress, more.progress
     assert (after.steps, after.cost_usd) == (before.steps + 1, (before.cost_usd or 0) + Decimal("0.5"))
     assert after.usage.cached_input_tokens == before.usage.cached_input_tokens + 5
-    assert after.continues == before.continues
+    assert (after.continues, after.context_tokens) == (before.continues, before.context_tokens)
     changed = {"usage": None, "cost_usd": None, "steps": 0}
     reports = [fold.report(ContainerEnd(exit_code=0)).model_copy(update=changed) for fold in (plain, more)]
     assert reports[0] == reports[1]
