@@ -38,7 +38,7 @@ class _PartialFold:
     fold: Fold = field(default_factory=Fold)
     agent: AgentState = field(default_factory=AgentState)
     after: int = 0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    reading: asyncio.Task[AttemptProgress] | None = None
 
     def add(self, page: list[Line]) -> None:
         for line in page:
@@ -57,15 +57,19 @@ class AttemptUsage:
     async def progress(self, key: AttemptKey) -> AttemptProgress:
         """What the output shows that was read by now."""
         partial = self._partial_fold(key)
-        async with partial.lock:
-            read = 0
-            while read < MAX_BYTES_PER_CALL:
-                page = await self._store.read(key, partial.after)
-                if not page:
-                    return AttemptProgress(partial.fold.progress, True, _doing(partial.agent))
-                await asyncio.to_thread(partial.add, page)
-                read += sum(len(line.data) for line in page)
-            return AttemptProgress(partial.fold.progress, False)
+        if partial.reading is None or partial.reading.done():
+            partial.reading = asyncio.create_task(self._read(key, partial))
+        return await asyncio.shield(partial.reading)  # a reader that leaves does not end it: its thread would go on
+
+    async def _read(self, key: AttemptKey, partial: _PartialFold) -> AttemptProgress:
+        read = 0
+        while read < MAX_BYTES_PER_CALL:
+            page = await self._store.read(key, partial.after)
+            if not page:
+                return AttemptProgress(partial.fold.progress, True, _doing(partial.agent))
+            await asyncio.to_thread(partial.add, page)
+            read += sum(len(line.data) for line in page)
+        return AttemptProgress(partial.fold.progress, False)
 
     def _partial_fold(self, key: AttemptKey) -> _PartialFold:
         id_ = (key.run.name, key.attempt)

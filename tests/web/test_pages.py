@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import re
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,12 +24,12 @@ from agent_runs.contracts.errors import PodScheduleFailed
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import AttemptReport, Gap, Outcome, OutputReceipt, Peaks, Usage
 from agent_runs.transcript.fold import Fold
-from agent_runs.transcript.store import TranscriptStore
+from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.transcript.tokens import authorization
 from agent_runs.web.render import Templates
 from agent_runs.web.run_view import RunView
 from agent_runs.web.serving import application
-from agent_runs.web.usage import AttemptProgress
+from agent_runs.web.usage import AttemptProgress, AttemptUsage
 from tests.support.cases import case
 from tests.web.parts import (
     KEY,
@@ -493,3 +494,31 @@ def test_a_phase_has_the_colour_of_its_end() -> None:
             progress = AttemptProgress(Fold().progress, complete=True)
             view = RunView(KEY, 1, replace(info, outcome=None), (), progress, live=running)
             assert f'class="phase {style}"' in Templates().html("run_header.html", view=view)
+
+
+async def test_output_that_a_reader_left_behind_while_it_was_counted_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
+    tokens = {"input": 10, "output": 5, "reasoning": 0, "cache": {"read": 0, "write": 0}}
+    await store.append(key(), [line(1, event("step_finish", reason="stop", cost=0.5, tokens=tokens))])
+    counting, go_on, add = threading.Event(), threading.Event(), Fold.add
+
+    def add_slowly(fold: Fold, one: Line) -> None:
+        counting.set()
+        go_on.wait(60)
+        add(fold, one)
+
+    monkeypatch.setattr(Fold, "add", add_slowly)
+    usage = AttemptUsage(store)
+    leaving = asyncio.create_task(usage.progress(key()))
+    await asyncio.to_thread(counting.wait, 60)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    staying = asyncio.create_task(usage.progress(key()))
+    for _ in range(3):
+        await store.read(key())  # so that the other reader has read, too
+    go_on.set()
+    assert (await staying).progress.usage.input_tokens == 10
+    assert (await usage.progress(key())).progress.usage.input_tokens == 10
+    await store.close()
