@@ -12,7 +12,7 @@ from tests.paperclip_server.api import Object
 from tests.paperclip_server.environment import READABLE, Environment, Instance, ScriptedAgent
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.scripted_agents import Plan
-from tests.paperclip_server.test_runs import STEPS, script, woken_by
+from tests.paperclip_server.test_runs import WORK, woken_by
 
 SWEEPS: Final = timedelta(seconds=25)
 """Two rounds of Paperclip's own recovery, which would repeat a run or hold its task."""
@@ -126,7 +126,7 @@ async def end_often(instance: Instance, ada: ScriptedAgent, times: int) -> list[
 async def test_the_log_of_a_run_reads_as_text_and_the_link_to_its_page_opens(env: Environment) -> None:
     instance = await env.instance(READABLE)
     agent = await instance.create_opencode_agent("Readable", "script")
-    issue = await instance.issue(agent, "Work it off", script(STEPS))
+    issue = await instance.issue(agent, "Work it off", WORK)
     run = await instance.api.wait_ended(await instance.run(issue, agent=agent))
     log = await instance.api.log(run["id"])
     text = "".join(entry.chunk for entry in log)

@@ -18,7 +18,7 @@ from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.scripted_agents import Plan
 from tests.paperclip_server.server import PLUGIN
 from tests.paperclip_server.test_cancel import assert_cancelled
-from tests.paperclip_server.test_runs import STEPS, script, woken_by
+from tests.paperclip_server.test_runs import WORK, woken_by
 
 FORM: Final = {"dangerouslySkipPermissions": True, "timeoutSec": 0, "command": "opencode", "variant": ""}
 """What Paperclip's own form for this type writes."""
@@ -31,7 +31,7 @@ async def test_an_agent_of_paperclips_own_type_runs_in_kubernetes_and_its_log_is
     installed = await instance.api.installed()
     assert (installed["source"], installed["overriddenBuiltin"]) == ("external", True), installed
     agent = await instance.create_opencode_agent("Local", "script", **FORM)
-    issue = await instance.issue(agent, "Work it off", script(STEPS))
+    issue = await instance.issue(agent, "Work it off", WORK)
     run = await instance.api.wait_ended(await instance.run(issue, agent=agent))
     log = await instance.api.log(run["id"])
     assert run["status"] == "succeeded", (run["error"], log[-5:])

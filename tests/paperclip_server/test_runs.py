@@ -18,41 +18,23 @@ from tests.paperclip_server.environment import (
 )
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.scripted_agents import Plan
+from tests.pod.driving import bash, script
 
-STEPS: Final = {
-    "steps": [
-        {
-            "reasoning": "I look around first.",
-            "text": "Here I go.",
-            "tools": [{"name": "bash", "args": {"command": "pwd > where.txt; pwd", "description": "where am I"}}],
-        },
-        {"tools": [{"name": "read", "args": {"filePath": "no-such-file"}}]},
-        {
-            "tools": [
-                {
-                    "name": "bash",
-                    "args": {
-                        "command": f"""sh {REPORT} '{{"status":"done","comment":"The agent was here."}}'""",
-                        "description": "report",
-                    },
-                }
-            ]
-        },
-        {"text": "All of it is done.", "usage": {"prompt": 2000, "completion": 30, "cached": 500}},
-    ]
-}
-
-
-def script(steps: Object) -> str:
-    """An issue's text with the lines of the scripted model."""
-    return f"Please do it.\n\n<<<fake-llm\n{json.dumps(steps, indent=1)}\nfake-llm>>>"
+STEPS: Final = (
+    {"reasoning": "I look around first.", "text": "Here I go.", **bash("pwd > where.txt; pwd")},
+    {"tools": [{"name": "read", "args": {"filePath": "no-such-file"}}]},
+    bash(f"""sh {REPORT} '{{"status":"done","comment":"The agent was here."}}'"""),
+    {"text": "All of it is done.", "usage": {"prompt": 2000, "completion": 30, "cached": 500}},
+)
+WORK: Final = f"Please do it.\n\n{script(*STEPS)}"
+"""An issue's text with these steps of the model."""
 
 
 @scenario(Schedule.CONCURRENT)
 async def test_the_real_opencode_completes_its_issue_and_every_line_is_in_the_log_once(env: Environment) -> None:
     instance = await env.instance(STABLE)
     agent = await instance.create_opencode_agent("Ada", "script")
-    issue = await instance.issue(agent, "Work it off", script(STEPS))
+    issue = await instance.issue(agent, "Work it off", WORK)
     run = await instance.api.wait_ended(await instance.run(issue))
     log = await instance.api.log(run["id"])
     assert run["status"] == "succeeded", (run["error"], log[-5:])

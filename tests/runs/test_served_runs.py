@@ -59,6 +59,15 @@ async def rested(system: System, **config: Any) -> tuple[dict[str, Any], Outcome
     return raw, outcome, job
 
 
+def replace_program(raw: dict[str, Any], before: str) -> None:
+    """Let the agent's OpenCode do this in a shell before it starts."""
+    program = Path(raw["config"]["env"]["PATH"].partition(":")[0]) / "opencode"
+    real = program.resolve()
+    program.unlink()
+    program.write_text(f'#!/bin/sh\n{before}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+
+
 async def until(true: Callable[[], bool]) -> None:
     """Returns once it is true of processes, which nobody reports."""
     async with asyncio.timeout(60):
@@ -158,11 +167,7 @@ async def test_opencode_installs_no_packages_while_it_works(system: System, tran
 
 async def test_after_a_server_that_does_not_start_the_next_attempt_uses_the_command_line(system: System) -> None:
     raw = playing(await opencode_agent(system, "script"), {"text": "Done."})
-    program = Path(raw["config"]["env"]["PATH"].partition(":")[0]) / "opencode"
-    real = program.resolve()
-    program.unlink()
-    program.write_text(f'#!/bin/sh\n[ "$1" != serve ] || exit 3\nexec {real} "$@"\n')
-    program.chmod(0o755)
+    replace_program(raw, '[ "$1" != serve ] || exit 3')
     outcome = await system.outcome(raw)
     assert_whole(outcome, "Done.")
     assert [attempt.failure_code for attempt in outcome.attempts] == ["opencode_server_unusable", None]
@@ -205,11 +210,7 @@ async def test_a_server_that_is_killed_ends_the_run_by_name(system: System, clai
 
 async def test_a_server_that_ignores_sigterm_holds_no_run_up(system: System) -> None:
     raw = await served(system, {"text": "Done."}, keepWarmSec=0)
-    program = Path(raw["config"]["env"]["PATH"].partition(":")[0]) / "opencode"
-    binary = program.readlink()
-    program.unlink()
-    program.write_text(f"#!/bin/sh\ntrap '' TERM\nexec {binary} \"$@\"\n")
-    program.chmod(0o755)
+    replace_program(raw, "trap '' TERM")
     async with asyncio.timeout(60):
         assert_whole(await system.outcome(raw), "Done.")
 
