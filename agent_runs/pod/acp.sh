@@ -30,10 +30,10 @@ out=$1
 shift
 secret=${AGENT_RUN_SECRET:-/agent-run/secret}
 copied=8388608 # bytes of a file that are copied at most
+tab=$(printf '\t')
 exec 5<>"$out/orders" 6>&2 2>/dev/null # the shell's own words about a child that was killed are no output
 
 copy_files() {
-    tab=$(printf '\t')
     while IFS=$tab read -r key target; do
         case $target in
         '$'*/*)
@@ -50,7 +50,6 @@ copy_files() {
 
 # The home stays, so the links of earlier runs go. Whatever else is in the folder is the agent's own and stays.
 link_skills() {
-    tab=$(printf '\t')
     {
         IFS= read -r folder && folder=$HOME/$folder && mkdir -p "$folder" || return 0
         for link in "$folder"/*; do

@@ -277,7 +277,6 @@ class Output:
 
 
 def hello(number: int) -> bytes:
-    """Return the first frame of a turn."""
     return b'%dh. {"format":1}\n' % number
 
 

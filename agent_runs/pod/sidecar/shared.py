@@ -77,7 +77,6 @@ def read(folder: str, name: str, limit: int, *, from_end: bool = False) -> bytes
 
 
 def exists(folder: str, name: str) -> bool:
-    """Return whether anything is there."""
     return os.path.lexists(f"{folder}/{name}")
 
 

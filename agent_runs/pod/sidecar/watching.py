@@ -27,7 +27,6 @@ class Watch:
         self._quiet_looks = 0
 
     def close(self) -> None:
-        """Watch no longer."""
         if self.file is not None:
             os.close(self.file)
             self.file = None

@@ -91,7 +91,6 @@ def write_json(folder: str, name: str, content: dict[str, Any]) -> None:
 
 
 def has_ended(folder: str) -> bool:
-    """Return whether there is an end."""
     return os.path.exists(f"{folder}/{END}")
 
 
