@@ -1,15 +1,15 @@
 """What was captured of the real agents: complete, of the versions that are installed, with the usage that was sent."""
 
 import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from dev_stack.agent_programs import PROGRAMS
 from dev_stack.scripted_model import Usage
 from tests.agents.launch import KEY
-from tests.agents.usage import spent
 from tests.support.cases import case
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "agents"
@@ -54,12 +54,54 @@ def test_a_capture_is_a_conversation_in_order_and_without_the_key() -> None:
 
 
 @pytest.mark.parametrize("name", ["claude", "gemini", "qwen"])
-def test_the_usage_on_the_wire_is_the_one_that_was_sent(name: str, tmp_path: Path) -> None:
+def test_the_usage_on_the_wire_is_the_one_that_was_sent(name: str) -> None:
     messages = [line["message"] for line in lines(FIXTURES / name / "text.jsonl") if line["to"] == "client"]
     results = [each["result"] for each in messages if "stopReason" in each.get("result", {})]
     updates = [each["params"]["update"] for each in messages if each.get("method") == "session/update"]
     sent = [Usage(**each["usage"]) for each in meta(name)["cases"]["text"]["sent"] if each["model"] == "scenario/usage"]
-    read = spent(name, results, updates, tmp_path)
+    read = spent(name, results, updates)
     assert read.prompt == sum(usage.prompt for usage in sent)
     assert read.cached in (sum(usage.cached for usage in sent), 0)
     assert read.completion in (sum(usage.completion for usage in sent), sum(u.completion - u.reasoning for u in sent))
+
+
+def spent(name: str, results: Iterable[dict[str, Any]], updates: Iterable[dict[str, Any]]) -> Usage:
+    """What the turns with these results and updates used, all together.
+
+    What an agent does not tell is 0: Claude has no count of reasoning, Gemini none of the cache either, and its output
+    is without reasoning.
+    """
+    return _total(_READERS[name](list(results), list(updates)))
+
+
+def _claude(results: list[dict[str, Any]], _updates: list[dict[str, Any]]) -> Iterator[Usage]:
+    for result in results:
+        used = result["usage"]
+        prompt = used["inputTokens"] + used["cachedReadTokens"] + used["cachedWriteTokens"]
+        yield Usage(prompt, used["outputTokens"], used["cachedReadTokens"])
+
+
+def _gemini(results: list[dict[str, Any]], _updates: list[dict[str, Any]]) -> Iterator[Usage]:
+    for result in results:
+        used = result["_meta"]["quota"]["token_count"]
+        yield Usage(used["input_tokens"], used["output_tokens"])
+
+
+def _qwen(_results: list[dict[str, Any]], updates: list[dict[str, Any]]) -> Iterator[Usage]:
+    for update in updates:
+        if used := (update.get("_meta") or {}).get("usage"):
+            yield Usage(used["inputTokens"], used["outputTokens"], used["cachedReadTokens"], used["thoughtTokens"])
+
+
+def _total(parts: Iterable[Usage]) -> Usage:
+    total = Usage(0, 0)
+    for each in parts:
+        total = total.plus(each)
+    return total
+
+
+_READERS: Final[dict[str, Callable[[list[dict[str, Any]], list[dict[str, Any]]], Iterator[Usage]]]] = {
+    "claude": _claude,
+    "gemini": _gemini,
+    "qwen": _qwen,
+}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent_runs.agents.profile import load
 from agent_runs.contracts.outcome import ContainerEnd, Report
 from dev_stack.agent_programs import ProgramUnavailable, ensure_program
 from dev_stack.scripted_model import ScriptedModel
@@ -33,18 +34,19 @@ class Agent:
         self.turns = 0
         self.runners: list[Runner] = []
 
-    def start(self, scenario: str, text: str = "go", **turn: Any) -> Running:
-        """Begin a turn."""
+    def start(self, scenario: str, text: str = "go", *, prefix: str = "scenario/", **turn: Any) -> Running:
+        """Begin a turn with the model of this scenario."""
         self.turns += 1
         pod, work = self.folder / f"pod-{self.turns}", self.folder / "work"
         pod.mkdir()
-        started = launch(self.name, self.installed, self.home, f"scenario/{scenario}", self.model.origin)
+        model = f"{prefix}{scenario}"
+        started = launch(self.name, self.installed, self.home, model, self.model.origin)
         runner = Runner(
             ["sh"], pod, grace=5, options=["--serve", str(SCRIPT), "--dir", str(work)], env=started.environment
         )
         if self.name == "gemini":
             runner.env["AGENT_RUN_PREPARE"] = "gemini_sessions"
-        known = acp_turn(work, PROFILES[self.name], text=text, model=f"scenario/{scenario}", start_timeout=60)
+        known = acp_turn(work, PROFILES[self.name], text=text, model=model, start_timeout=60)
         runner.sidecar.turn = pod / "turn.json"
         runner.sidecar.turn.write_text(json.dumps(known | turn))
         self.runners.append(runner)
@@ -126,6 +128,8 @@ async def test_a_turn_with_a_tool_ends_well_and_reports_what_it_used(agent: Agen
     assert report.usage.output_tokens == 40
     assert (report.cost_usd is not None) == (agent.name in ("claude", "pi"))
     assert KEY.encode() not in end.log
+    files = [path for path in agent.home.rglob("*") if path.is_file()]
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
 
 
 async def test_tokens_are_those_that_the_model_has_sent(agent: Agent) -> None:
@@ -218,3 +222,14 @@ async def test_mode_and_model_are_those_of_the_profile(agent: Agent) -> None:
     assert code(report) is None
     answers = [json.loads(line) for line in (run.out / "protocol").read_text().splitlines()]
     assert [each for each in answers if each.get("id") in (4, 5) and "result" in each and "method" not in each]
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"), [(name, model) for name, profile in load().items() for model in profile.models]
+)
+async def test_a_suggested_model_is_what_the_provider_is_asked_for(agent: Agent, suggested: str) -> None:
+    model = suggested.partition("/")[2]
+    _, report = await agent.play(model, "hello", prefix="")
+    assert report.failure is not None  # the scripted provider has no such model
+    asked = [str(each["model"]) for each in agent.model.requests]
+    assert any(model in each for each in asked) or (model == "auto" and len(asked) > 0), asked
