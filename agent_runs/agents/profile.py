@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.pod import HOME_DIRECTORY
 from agent_runs.contracts.request import OPENCODE
-from agent_runs.contracts.syntax import AGENT_NAME
+from agent_runs.contracts.syntax import AGENT_NAME, matching, refuse
 from agent_runs.plain_yaml import NoPlainYaml, load_yaml
 
 OPENCODE_TITLE: Final = "OpenCode"
@@ -39,30 +38,16 @@ _MODEL: Final = re.compile(r"[^\s/]+/[!-~]+")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _name(value: str) -> str:
-    if not AGENT_NAME.fullmatch(value) or value == OPENCODE:
-        raise PydanticCustomError(
-            "agent_name", "must be lowercase letters, digits and '-', 32 at most, and not `opencode`"
-        )
-    return value
-
-
 def _line(value: str) -> str:
     if not value.strip() or not value.isprintable():
-        raise PydanticCustomError("line", "must be one line of text")
+        raise refuse("must be one line of text")
     return value.strip()
-
-
-def _variable(value: str) -> str:
-    if not _VARIABLE.fullmatch(value):
-        raise PydanticCustomError("variable", "must be the name of an environment variable")
-    return value
 
 
 def _path(value: str) -> str:
     parts = value.split("/")
     if not value.isprintable() or any(part in {"", ".", ".."} for part in parts):
-        raise PydanticCustomError("path", "must be a path below the agent's home, without '.' and '..'")
+        raise refuse("must be a path below the agent's home, without '.' and '..'")
     return value
 
 
@@ -70,30 +55,29 @@ def _pattern(value: str) -> str:
     try:
         re.compile(value)
     except (re.error, RecursionError, OverflowError):
-        raise PydanticCustomError("pattern", "must be a regular expression of Python") from None
+        raise refuse("must be a regular expression of Python") from None
     return value
 
 
 def _template(value: str) -> str:
     if "\0" in value:
-        raise PydanticCustomError("template", "must not hold a NUL character")
+        raise refuse("must not hold a NUL character")
     if unknown := [name for name in _PLACEHOLDER.findall(value) if name not in PLACEHOLDERS]:
-        raise PydanticCustomError(
-            "template", "has the unknown placeholder {{{name}}}: known are {known}",
-            {"name": unknown[0], "known": ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)},
-        )  # fmt: skip
-    return value
-
-
-def _model(value: str) -> str:
-    if not _MODEL.fullmatch(value):
-        raise PydanticCustomError("model", "must be <provider>/<model>, without spaces")
+        known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+        raise refuse(f"has the unknown placeholder {{{unknown[0]}}}: known are {known}")
     return value
 
 
 Line = Annotated[str, AfterValidator(_line)]
-ModelName = Annotated[str, AfterValidator(_model)]
-Variable = Annotated[str, AfterValidator(_variable)]
+Name = Annotated[
+    str,
+    matching(
+        lambda name: AGENT_NAME.fullmatch(name) and name != OPENCODE,
+        "must be lowercase letters, digits and '-', 32 at most, and not `opencode`",
+    ),
+]
+ModelName = Annotated[str, matching(_MODEL.fullmatch, "must be <provider>/<model>, without spaces")]
+Variable = Annotated[str, matching(_VARIABLE.fullmatch, "must be the name of an environment variable")]
 HomePath = Annotated[str, AfterValidator(_path)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 Template = Annotated[str, AfterValidator(_template)]
@@ -205,7 +189,7 @@ class AgentProfile(ProfilePart):
         limits: what else it cannot do, a sentence each; for people, before the run.
     """
 
-    name: Annotated[str, AfterValidator(_name)]
+    name: Name
     title: Line
     packages: tuple[Line, ...] = ()
     image: Line | None = None
@@ -239,7 +223,7 @@ class AgentProfile(ProfilePart):
     @model_validator(mode="after")
     def _base_url_is_named(self) -> Self:
         if "base_url" in self.placeholders and self.base_url is None:
-            raise PydanticCustomError("base_url", "base_url is missing: {{base_url}} stands for its value")
+            raise refuse("base_url is missing: {base_url} stands for its value")
         return self
 
     @property

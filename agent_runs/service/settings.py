@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
-from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 from agent_runs.client.settings import ClientSettings, HttpUrl, ListenAddress
-from agent_runs.contracts.syntax import AGENT_NAME, DNS_LABEL, is_label_key, is_label_value
+from agent_runs.contracts.syntax import AGENT_NAME, DNS_LABEL, is_label_key, is_label_value, matching, refuse
 
 DEFAULT_INHERITANCE: Final = (
     *("ANTHROPIC_*", "OPENAI_*", "OPENROUTER_*", "GEMINI_*", "GOOGLE_*", "AZURE_*", "AWS_*", "MISTRAL_*", "GROQ_*"),
@@ -27,9 +26,7 @@ def _selector(value: str) -> str:
     """Labels in the form of a selector; only equality, because one Deployment is meant."""
     pairs = [pair.strip().partition("=") for pair in value.split(",")]
     if not all(equals and is_label_key(key) and is_label_value(label) for key, equals, label in pairs):
-        raise PydanticCustomError(
-            "selector", "must be labels KEY=VALUE, separated by commas, such as app.kubernetes.io/name=paperclip"
-        )
+        raise refuse("must be labels KEY=VALUE, separated by commas, such as app.kubernetes.io/name=paperclip")
     return ",".join("".join(pair) for pair in pairs)
 
 
@@ -39,25 +36,18 @@ def _images(value: object) -> object:
         return value
     pairs = [each.strip().partition("=") for each in value.split(",") if each.strip()]
     if not all(equals and AGENT_NAME.fullmatch(name.strip()) and image.strip() for name, equals, image in pairs):
-        raise PydanticCustomError(
-            "images", "must be NAME=IMAGE, separated by commas, such as claude=registry.example/agent-claude:1"
-        )
+        raise refuse("must be NAME=IMAGE, separated by commas, such as claude=registry.example/agent-claude:1")
     return {name.strip(): image.strip() for name, _, image in pairs}
-
-
-def _name(value: str) -> str:
-    if not DNS_LABEL.fullmatch(value):
-        raise PydanticCustomError("name", "must be lowercase letters, digits and '-', 63 at most")
-    return value
 
 
 def _of_the_deployment(value: str | None, info: ValidationInfo) -> str | None:
     if value is not None and info.data.get("inherit_deployment", "") is None:
-        raise PydanticCustomError("of_the_deployment", "has no effect unless AGENT_RUNS_INHERIT_DEPLOYMENT is set")
+        raise refuse("has no effect unless AGENT_RUNS_INHERIT_DEPLOYMENT is set")
     return value
 
 
-OfTheDeployment = Annotated[Annotated[str, AfterValidator(_name)] | None, AfterValidator(_of_the_deployment)]
+Name = Annotated[str, matching(DNS_LABEL.fullmatch, "must be lowercase letters, digits and '-', 63 at most")]
+OfTheDeployment = Annotated[Name | None, AfterValidator(_of_the_deployment)]
 Selector = Annotated[str, AfterValidator(_selector)]
 Images = Annotated[dict[str, str], NoDecode, BeforeValidator(_images)]
 Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_patterns)]
@@ -98,7 +88,7 @@ class WorkerSettings(ClientSettings):
 
     kubeconfig: Path | None = None
     kube_context: str | None = None
-    namespace: str | None = None
+    namespace: Name | None = None
     image: str | None = None
     agents: Path | None = None
     agent_images: Images = Field(default_factory=dict)

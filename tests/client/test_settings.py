@@ -39,9 +39,10 @@ def test_an_address_that_no_program_can_parse_stops_the_start_by_name() -> None:
 
 
 def test_a_wrong_setting_is_named_without_its_value() -> None:
-    with pytest.raises(SettingsError, match="AGENT_RUNS_MAX_RUNS: must be a whole number") as wrong:
-        WorkerSettings.read({"AGENT_RUNS_MAX_RUNS": "plenty"})
-    assert "plenty" not in str(wrong.value)
+    for name, remedy in (("MAX_RUNS", "must be a whole number"), ("NAMESPACE", "must be lowercase letters")):
+        with case(name), pytest.raises(SettingsError, match=f"AGENT_RUNS_{name}: {remedy}") as wrong:
+            WorkerSettings.read({f"AGENT_RUNS_{name}": "Plenty"})
+        assert "Plenty" not in str(wrong.value)
 
 
 def test_settings_of_the_worker_are_known_to_callers() -> None:
