@@ -1,4 +1,4 @@
-/** What Paperclip is told after a run: delivery of its outcome, the reconciler's evidence, and its blocked task. */
+/** After a run: delivery of its outcome to Paperclip, the reconciler's evidence for a lost one, and its blocked task. */
 
 import { randomUUID } from "node:crypto";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
