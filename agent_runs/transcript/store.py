@@ -50,13 +50,11 @@ __all__ = [
     "PAGE_LINES",
     "STATEMENT_BYTES",
     "UNCLAIMED",
-    "AttemptNotifier",
     "Expiry",
     "Line",
     "TranscriptStore",
     "Writer",
     "chunks",
-    "page_end",
 ]
 
 PAGE_LINES: Final = 1000

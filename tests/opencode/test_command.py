@@ -99,7 +99,8 @@ def test_a_title_is_one_bounded_line_that_is_no_option() -> None:
 
 
 def configuration(**settings: Any) -> dict[str, Any]:
-    return merge(**{"model": MODEL, "agent": {}, "operator": {}, **settings}).config
+    values: dict[str, Any] = {"model": MODEL, "agent": {}, "operator": {}, **settings}
+    return merge(**values).config
 
 
 def test_no_permission_asks_and_no_data_leaves() -> None:

@@ -17,8 +17,8 @@ from agent_runs.contracts.errors import TranscriptFenced, TranscriptSealed, Tran
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Gap, OutputReceipt
 from agent_runs.transcript.database import Database
-from agent_runs.transcript.lines import LINE_BYTES
-from agent_runs.transcript.store import STATEMENT_BYTES, Line, TranscriptStore, Writer, chunks, page_end
+from agent_runs.transcript.lines import LINE_BYTES, page_end
+from agent_runs.transcript.store import STATEMENT_BYTES, Line, TranscriptStore, Writer, chunks
 from tests.transcript.stored_runs import StoredRun, stored_runs
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
