@@ -59,8 +59,6 @@ class Events:
 
 @dataclass(eq=False)
 class Agent:
-    """One pod."""
-
     name: str
     frames: int = 0
     lines: int = 0

@@ -36,7 +36,6 @@ def wake(agent: str, task: str) -> FakeRequest:
 
 
 async def main() -> None:
-    """Print a line for each answer."""
     number = int(sys.argv[1]) if len(sys.argv) > 1 else WAKES
     agent, settings, name = FakeAgent(), ClientSettings(task_queue=QUEUE), str(uuid.uuid4())
     async with await start_temporal() as environment:

@@ -221,7 +221,6 @@ def _settings(folder: Path, url: str | None) -> ClientSettings:
 
 
 def main() -> None:
-    """Prints the table."""
     options = argparse.ArgumentParser(description="What lists of many runs take.")
     options.add_argument("--finished", type=int, default=10_000)
     options.add_argument("--working", type=int, default=200)

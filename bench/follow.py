@@ -127,12 +127,10 @@ class Sample:
 
 
 def run_of(number: int) -> RunKey:
-    """The run of one agent."""
     return RunKey(agent_id=f"agent-{number}", company_id="bench", run_id=f"run-{number}")
 
 
 def stream_input(number: int) -> StreamLogs:
-    """The activity's input for one agent."""
     name = f"agent-{number}"
     return StreamLogs(
         attempt=AttemptKey(run=run_of(number)),
@@ -218,7 +216,6 @@ async def measure(
 
 
 def total_cpu(processes: Sequence[Process]) -> float:
-    """CPU seconds that these have used together."""
     return sum(each.cpu for each in processes)
 
 
@@ -261,7 +258,6 @@ def table(samples: Sequence[Sample], *, plain: bool) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
     options = argparse.ArgumentParser(description="What following costs.")
     options.add_argument("--runs", type=int, default=500)
     options.add_argument("--seconds", type=int, default=30)

@@ -79,7 +79,6 @@ class Workers:
         await self.start()
 
     async def stop(self) -> None:
-        """All of them."""
         for process in self.alive.values():
             process.terminate()
             await process.wait()
@@ -99,14 +98,12 @@ class Stream:
         return StoredState(tuple(writer), last)
 
     async def wait_for(self, condition: Callable[[StoredState], bool]) -> StoredState:
-        """Wait for the first state that fulfils the condition."""
         while True:
             if condition(now := self.stored_state()):
                 return now
             await asyncio.sleep(POLL_INTERVAL)
 
     async def wait_for_lines(self) -> None:
-        """Return once new lines are stored."""
         before = self.stored_state()
         await self.wait_for(lambda now: now.last > before.last + 20)
 
@@ -165,7 +162,6 @@ class Bench:
 
 @asynccontextmanager
 async def open_bench() -> AsyncIterator[Bench]:
-    """Temporal, cluster, store and two workers."""
     async with AsyncExitStack() as parts:
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
         environment = await parts.enter_async_context(await start_temporal())
@@ -194,7 +190,6 @@ async def measure(rolls: int, kills: int) -> dict[signal.Signals, list[float]]:
 
 
 def table(took: dict[signal.Signals, list[float]]) -> str:
-    """Markdown."""
     lines = ["| from the signal to the next worker's first line | p50 s | p99 s | max s |", "|---|---:|---:|---:|"]
     for by, values in filter(lambda one: one[1], took.items()):
         shares = f"{statistics.median(values):.3f} | {p99(values):.3f} | {max(values):.3f}"
@@ -206,7 +201,6 @@ def table(took: dict[signal.Signals, list[float]]) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
     counts = [int(argument) for argument in sys.argv[1:3]]
     rolls, kills = counts + [25, 5][len(counts) :]
 

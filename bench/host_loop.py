@@ -63,7 +63,6 @@ def agent(folder: Path, seconds: int) -> Path:
 
 
 async def measure(stack: Stack, folder: Path, seconds: int) -> list[dict[str, Any]]:
-    """The rows of the table."""
     raw = demo.context(agent_id=str(uuid.uuid4()))
     raw["config"]["env"] = {"PATH": f"{agent(folder, seconds)}:{os.environ['PATH']}"}
     raw["config"]["transport"] = "run"  # a script is no server
@@ -105,7 +104,6 @@ def _row(row: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
     seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 
     async def run() -> None:

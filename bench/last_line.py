@@ -56,7 +56,6 @@ async def measure(stack: Stack, store: TranscriptStore, count: int) -> dict[str,
 
 
 def main() -> None:
-    """Print a table."""
     image, count = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 20
 
     async def run() -> None:

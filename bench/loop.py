@@ -75,7 +75,6 @@ class Watch:
 
 @asynccontextmanager
 async def watch() -> AsyncIterator[Watch]:
-    """Watches the event loop."""
     watched = Watch()
     task = asyncio.create_task(watched.run())
     await asyncio.sleep(0.05)
@@ -231,7 +230,6 @@ class SealedStart(HistoryPreparations):
 
 
 def cases() -> Iterator[tuple[str, Callable[[Path], AsyncIterator[Row]]]]:
-    """All cases by their names."""
     for name, make in LINES.items():
         for step in (follow, read):
             yield name, partial(_of_line, step, make)
@@ -248,7 +246,6 @@ def _of_line(
 
 
 async def measure(wanted: str) -> None:
-    """Print a table."""
     worker.freeze()
     print(machine())
     print("| 16 MiB of | step | by the clock, ms | CPU, ms |\n|---|---|---:|---:|")

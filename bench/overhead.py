@@ -107,7 +107,6 @@ def table(samples: Sequence[Sample]) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 50
 
     async def run() -> None:

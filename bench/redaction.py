@@ -46,7 +46,6 @@ def peak(call: Callable[[], object]) -> int:
 
 
 def row(count: int, line: bytes, long: bytes) -> str:
-    """One row of the table."""
     known = values(count)
     redaction = Redaction.of(known)
     secrets = b"".join(value.encode() for _, value in known) * (SECRETS // count)
@@ -58,7 +57,6 @@ def row(count: int, line: bytes, long: bytes) -> str:
 
 
 def main() -> None:
-    """Prints a table."""
     part = {"id": "prt_8", "messageID": "msg_1", "type": "text", "text": TEXT * 15}
     line = json.dumps({"type": "text", "timestamp": 1, "sessionID": "ses_1", "part": part}).encode()
     long = (line + b" ") * (LONG // len(line))

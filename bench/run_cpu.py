@@ -47,7 +47,6 @@ async def measure(count: int) -> tuple[float, float, int]:
 
 
 def main() -> None:
-    """Prints the table."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
 
     async def run() -> None:

@@ -119,7 +119,6 @@ def busiest_shard(day: Day, shards: int, chance: random.Random) -> float:
 
 
 def report(runs: int, lines: float) -> str:
-    """The amounts as Markdown."""
     chance = random.Random(1)
     day = simulate(runs, chance)
     capacity = runs_per_worker(lines)
@@ -160,7 +159,6 @@ def report(runs: int, lines: float) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
     options = argparse.ArgumentParser(description="What many runs take, on paper.")
     options.add_argument("--runs", type=int, default=1_000_000)
     options.add_argument("--lines", type=float, default=0.5)

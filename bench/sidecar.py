@@ -95,7 +95,6 @@ def proportional(pid: str) -> int:
 
 
 def main() -> None:
-    """Print a table."""
     print(machine())
     print("| run | ready after | memory | CPU | wall |\n|---|---|---|---|---|")
     block = LINE * (1_000_000 // len(LINE))

@@ -73,7 +73,6 @@ async def soak(bench: Bench, wakes: int) -> None:
 
 
 def main() -> None:
-    """Prints the table."""
     wakes = int(sys.argv[1]) if len(sys.argv) > 1 else 500
 
     async def run() -> None:

@@ -50,7 +50,6 @@ def table(samples: Sequence[Sample]) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 
     async def run() -> None:

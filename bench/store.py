@@ -47,7 +47,6 @@ def server_cpu(folder: Path) -> float:
 
 
 async def write(store: TranscriptStore, number: int, count: int) -> None:
-    """Write the lines of one run."""
     key = AttemptKey(run=RunKey(agent_id=f"agent-{number}", company_id="bench", run_id=f"{number:036}"))
     for start in range(1, count + 1, BATCH):
         now = datetime.now(UTC)
@@ -83,7 +82,6 @@ async def measure(server: Postgres, runs: int, lines: int) -> Mapping[str, float
 
 
 def main() -> None:
-    """Prints the table."""
     options = argparse.ArgumentParser(description="What a line costs in PostgreSQL.")
     options.add_argument("--runs", type=int, default=100)
     options.add_argument("--lines", type=int, default=500)

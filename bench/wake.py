@@ -93,8 +93,6 @@ class Process:
 
 @dataclass(frozen=True)
 class Cpu:
-    """Seconds."""
-
     agent: float
     pods: float
     worker: float
@@ -290,7 +288,6 @@ def table(measured: Mapping[tuple[str, int], Sequence[Measured]]) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
     rounds, agents = int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:]
     measured = (variants_of(agents), AT_ONCE[:1]) if agents else (VARIANTS, AT_ONCE)
 

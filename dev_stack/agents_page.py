@@ -88,7 +88,6 @@ unknown_session: [{matches: "Session not found"}]
 
 
 def page_text() -> str:
-    """The content of the committed page."""
     profiles = list(load().values())
     return "".join([
         _INTRODUCTION,

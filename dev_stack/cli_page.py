@@ -30,7 +30,6 @@ _INTRODUCTION: Final = """# The command line
 
 
 def page_text() -> str:
-    """The content of the committed page."""
     names = list(get_group(app).commands)
     parts = [_INTRODUCTION, *(f"## {name}\n```\n{_help(name)}\n```\n" for name in names)]
     return "\n".join(parts)

@@ -76,7 +76,6 @@ async def demo(plan: Plan, display: Display, *, scenario: str, keep: bool, twice
 
 
 async def dev(plan: Plan, display: Display) -> int:
-    """The whole stack, until Ctrl-C."""
     with Interrupts.installed() as interrupts:
         try:
             async with _running_stack(plan, display, interrupts) as stack:
@@ -104,7 +103,6 @@ def exports(environment: dict[str, str]) -> str:
 
 
 async def cluster(state: Path, port: int, display: Display) -> int:
-    """Only the embedded cluster, until Ctrl-C."""
     from dev_stack.cluster import CannotStart, EmbeddedCluster  # noqa: PLC0415 - the other commands start a process
 
     with Interrupts.installed() as interrupts:

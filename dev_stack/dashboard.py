@@ -167,7 +167,6 @@ def _panel(panel: Panel) -> dict[str, Any]:
 
 
 def file_text() -> str:
-    """The content of the committed file."""
     return json.dumps(dashboard(), indent=2) + "\n"
 
 

@@ -57,7 +57,6 @@ _LONG_LISTS: Final = {CODES: "a failure's name, `other`", MODELS: "a model of th
 
 
 def page_text() -> str:
-    """The content of the committed page."""
     rules = yaml.safe_load(RULES_FILE.read_text())["spec"]["groups"]
     alerts = [rule for group in rules for rule in group["rules"] if "alert" in rule]
     return "".join([

@@ -10,7 +10,6 @@ GO = b"go\n"
 
 
 def main(module: str) -> None:
-    """Import, wait for `go`, run."""
     run = import_module(module).main
     if sys.stdin.buffer.readline() == GO:
         run()

@@ -58,8 +58,6 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Addresses:
-    """The addresses of all parts."""
-
     temporal: str
     web_ui: str
     pages: str
@@ -159,8 +157,6 @@ async def _start_all(plan: Plan, report: Report) -> tuple["_Startup", Client]:
 
 
 class _Startup:
-    """Starts all parts, and stops them."""
-
     def __init__(self, plan: Plan, addresses: Addresses, report: Report) -> None:
         self.plan = plan
         self._report = report
@@ -242,7 +238,8 @@ class _Startup:
     async def _programs(self) -> list[str]:
         """The folders that an agent's image would have on its PATH."""
         if (name := self.plan.agent) == OPENCODE:
-            return [str((await _opencode(self._report)).parent)]
+            downloading = "downloading OpenCode through npm, about 60 MB, once"
+            return [str((await _ensured(ensure_opencode(), self._report, downloading, OpenCodeUnavailable)).parent)]
         downloading = f"downloading {name} through npm, some hundred MB, once"
         installed = await _ensured(ensure_program(name), self._report, downloading, ProgramUnavailable)
         return link_programs(name, installed, self.plan.state / "programs" / name)
@@ -355,15 +352,8 @@ async def has_pollers(client: Client, task_queue: str) -> bool:
     return True
 
 
-async def _opencode(report: Report) -> Path:
-    """OpenCode's binary; reports when it must be downloaded first."""
-    return await _ensured(
-        ensure_opencode(), report, "downloading OpenCode through npm, about 60 MB, once", OpenCodeUnavailable
-    )
-
-
 async def _ensured(
-    work: Coroutine[None, None, Path], report: Report, downloading: str, *errors: type[Exception]
+    work: Coroutine[None, None, Path], report: Report, downloading: str, unavailable: type[Exception]
 ) -> Path:
     """The result of the work; reports when it takes a while."""
     finding = asyncio.create_task(work)
@@ -372,7 +362,7 @@ async def _ensured(
         if not done:
             report(downloading)
         return await finding
-    except errors as error:
+    except unavailable as error:
         raise StackError(str(error)) from None
     finally:
         finding.cancel()

@@ -27,7 +27,6 @@ async def serve(state: Path, port: int) -> None:
 
 
 def main() -> int:
-    """Entry point; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dev_stack.cluster", description="Run the embedded cluster.")
     parser.add_argument("--state", type=Path, required=True, metavar="DIR", help="where its state is kept")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; default: any")

@@ -162,11 +162,9 @@ class Container:
 
     @property
     def running(self) -> bool:
-        """Whether its main process runs."""
         return not self.finished.is_set()
 
     def terminate(self) -> None:
-        """SIGTERM to the main process."""
         self._signal(signal.SIGTERM)
 
     def kill(self, *, oom: bool = False) -> None:

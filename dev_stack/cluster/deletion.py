@@ -45,7 +45,6 @@ class Collector:
         self._store = store
 
     async def run(self) -> None:
-        """Collect until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind in KINDS:
                 tasks.create_task(self._follow(kind))

@@ -148,7 +148,6 @@ class EmbeddedCluster:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all pods, then everything else."""
         await self._kubelet.drain(self._shutdown_grace)
         await self._stop_serving()
         self._controllers.cancel()

@@ -27,7 +27,6 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 def data_of(secret: Object) -> dict[str, bytes]:
-    """The entries of a Secret as bytes."""
     return {key: base64.b64decode(text) for key, text in (secret.get("data") or {}).items()}
 
 

@@ -22,7 +22,6 @@ class ApiError(Exception):
 
     @property
     def status(self) -> Object:
-        """The `Status` object, as sent."""
         status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         status |= {"message": self.message, "reason": self.reason, "code": self.code}
         return status | ({"details": self.details} if self.details else {})
@@ -39,7 +38,6 @@ def not_found(kind: Kind, name: str) -> ApiError:
 
 
 def already_exists(kind: Kind, name: str) -> ApiError:
-    """409: the name is taken."""
     message = f'{kind.qualified} "{name}" already exists'
     return ApiError(409, "AlreadyExists", message, **_details(kind, kind.plural, name))
 
@@ -85,11 +83,9 @@ class FieldErrors:
         self.add(path, "FieldValueForbidden", f"Forbidden: {why}")
 
     def add(self, path: str, reason: str, message: str) -> None:
-        """Any other error."""
         self.causes.append({"reason": reason, "message": message, "field": path})
 
     def raise_if_any(self) -> None:
-        """Raise 422 if there are errors."""
         if not self.causes:
             return
         texts = [f"{cause['field']}: {cause['message']}" for cause in self.causes]

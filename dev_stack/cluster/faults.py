@@ -101,7 +101,6 @@ class Faults:
         return fault
 
     def hitting(self, method: str, path: str) -> list[HttpFault]:
-        """The faults that hit this request."""
         return [fault for fault in self.http_faults if fault.takes(method, path)]
 
     def clear(self) -> None:

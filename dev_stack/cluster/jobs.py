@@ -36,7 +36,6 @@ class JobController:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     async def run(self) -> None:
-        """Control until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow_jobs())

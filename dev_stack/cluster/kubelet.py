@@ -38,7 +38,6 @@ class Kubelet:
     # ---------------------------------------------------------------- life
 
     async def run(self) -> None:
-        """Work until cancelled."""
         self._remove_leftovers()
         self.resume()
         async with asyncio.TaskGroup() as tasks:
@@ -174,7 +173,6 @@ class Kubelet:
         return None if pod is None else pod.slot(name)
 
     def end_follows(self) -> None:
-        """End every open log stream cleanly."""
         for slot in self._slots():
             if slot.container is not None:
                 slot.container.log.end_follows()

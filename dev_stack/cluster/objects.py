@@ -29,12 +29,10 @@ def generated_name(prefix: str) -> str:
 
 
 def owner_uids(body: Object) -> set[str]:
-    """The uids of the owners of `body`."""
     return {owner["uid"] for owner in body["metadata"].get("ownerReferences") or ()}
 
 
 def deleting(body: Object) -> bool:
-    """Whether deletion has begun."""
     return "deletionTimestamp" in body["metadata"]
 
 

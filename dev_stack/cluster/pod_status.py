@@ -28,12 +28,10 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """The container's name."""
         return str(self.spec["name"])
 
     @property
     def running(self) -> bool:
-        """Whether a process runs now."""
         return self.container is not None and self.container.running
 
     @property

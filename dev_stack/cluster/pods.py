@@ -70,7 +70,6 @@ class Pod:
         self._volumes = Volumes(body, self.directory / "volumes", node.claims, self._secret)
 
     def slot(self, name: str) -> Slot:
-        """The container of this name."""
         return next(slot for slot in self.slots if slot.name == name)
 
     def waits_for(self, slot: Slot) -> str:
@@ -122,7 +121,6 @@ class Pod:
         return False
 
     def refresh_volumes(self) -> None:
-        """Bring the files of Secrets up to date."""
         self._volumes.refresh()
 
     async def _run_slot(self, slot: Slot) -> None:
@@ -202,7 +200,6 @@ class Pod:
         self._kill_timers.append(loop.call_later(grace.total_seconds(), self.kill))
 
     def kill(self) -> None:
-        """SIGKILL to everything that runs."""
         for slot in self.slots:
             if slot.container is not None:
                 slot.container.kill()
@@ -214,7 +211,6 @@ class Pod:
 
     @property
     def grace(self) -> timedelta:
-        """The pod's own grace."""
         return timedelta(seconds=self.body["spec"]["terminationGracePeriodSeconds"])
 
     def follow_deadline(self, body: Object) -> None:

@@ -51,7 +51,6 @@ class Target:
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """A boolean of the query."""
     return query.get(name, "").lower() in ("true", "1")
 
 

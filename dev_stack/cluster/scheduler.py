@@ -24,7 +24,6 @@ class Scheduler:
         self._events = Recorder(store, "default-scheduler")
 
     async def run(self) -> None:
-        """Schedule until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind in (PODS, CLAIMS, NODES):
                 tasks.create_task(self._follow(kind))
@@ -96,7 +95,6 @@ class Binder:
         self._claims = claims
 
     async def run(self) -> None:
-        """Bind until cancelled."""
         async for change in self._store.observe(CLAIMS):
             claim, meta = change.body, change.body["metadata"]
             if change.type == "DELETED":

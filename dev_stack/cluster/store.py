@@ -68,7 +68,6 @@ class Shelf:
         self.wake()
 
     def wake(self) -> None:
-        """Wake whoever waits for a change."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -99,7 +98,6 @@ class Store:
     # ---------------------------------------------------------------- reading
 
     def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The object, if there is one."""
         return self._shelves[kind].objects.get((namespace, name))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object:

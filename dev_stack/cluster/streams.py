@@ -14,7 +14,6 @@ FAULTS = web.RequestKey("faults", list[HttpFault])
 
 
 def cutting(request: web.Request) -> HttpFault | None:
-    """The fault that cuts the response to this request."""
     return next((hit for hit in request.get(FAULTS, ()) if hit.cut_after is not None), None)
 
 
@@ -28,7 +27,6 @@ class Stream:
         self._left = self._fault.cut_after or 0 if self._fault else 0
 
     async def open(self, content_type: str) -> None:
-        """Send the head."""
         self._response.content_type = content_type
         await self._response.prepare(self._request)
         await self._response.write(b"")  # the head must not wait for the first line of the body

@@ -43,7 +43,6 @@ class Failed(Exception):
 
 
 def checked(what: str, result: int) -> None:
-    """See that a call of the C library succeeded."""
     if result != 0:
         raise Failed(f"{what}: {os.strerror(ctypes.get_errno())}")
 

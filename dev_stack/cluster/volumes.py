@@ -162,7 +162,6 @@ def _inside(directory: Path, part: str, *, read_only: bool) -> Path:
 
 
 def claims_of(pod: Object) -> list[str]:
-    """The names of the claims a pod mounts."""
     volumes = pod["spec"].get("volumes") or ()
     return [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
 

@@ -23,8 +23,6 @@ class _Ended(Exception):
 
 
 class Watch:
-    """One watch of one client."""
-
     def __init__(self, store: Store, request: web.Request, target: Target, selected: Predicate) -> None:
         query = request.query
         self._store = store

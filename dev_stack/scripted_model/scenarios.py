@@ -25,7 +25,6 @@ class Usage:
     reasoning: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        """The sum of both."""
         return Usage(
             self.prompt + other.prompt,
             self.completion + other.completion,
@@ -78,7 +77,6 @@ class Chat:
         return self.conversation.steps_done
 
     def arg(self, index: int, default: str) -> str:
-        """An argument of the scenario, or its default."""
         return self.args[index] if index < len(self.args) else default
 
 

@@ -94,7 +94,6 @@ class ScriptedModel:
         return f"{self.origin}/v1"
 
     def app(self) -> web.Application:
-        """The routes, ready to be served."""
         app = web.Application(client_max_size=MAX_REQUEST)
         app.router.add_get("/healthz", self._get_health)
         app.router.add_post("/v1/chat/completions", self._post_chat)

@@ -22,8 +22,6 @@ _REQUIRED: Final = {"is_background": False}
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool call."""
-
     name: str
     args: dict[str, Any] = field(default_factory=dict)
 

@@ -28,7 +28,6 @@ class Answer:
     request: Mapping[str, Any]
 
     def call_id(self, index: int) -> str:
-        """The id of one of the step's tool calls."""
         return f"call_fake_{self.serial}_{index}"
 
 
@@ -51,7 +50,6 @@ class Encoding:
 
 
 def sse(data: JsonObject, event: str = "") -> str:
-    """One server-sent event."""
     name = f"event: {event}\n" if event else ""
     return f"{name}data: {json.dumps(data)}\n\n"
 
