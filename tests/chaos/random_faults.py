@@ -41,7 +41,6 @@ class RandomFaults:
 
     @property
     def hits(self) -> int:
-        """How many faults took effect."""
         return len(self.immediate) + sum(fault.hits for fault in self.requested)
 
     @property

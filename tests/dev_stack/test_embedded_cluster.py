@@ -47,7 +47,6 @@ async def api(cluster: EmbeddedCluster) -> AsyncIterator[Api]:
 
 
 def processes_with(text: str) -> list[int]:
-    """The processes whose command line holds a text."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

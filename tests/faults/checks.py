@@ -49,8 +49,6 @@ class Expected:
 
 @dataclass
 class RowResult:
-    """One row of the table."""
-
     row: str
     action: str
     outcome: str

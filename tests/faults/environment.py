@@ -180,7 +180,6 @@ class Environment:
         return child
 
     async def until_file(self, name: str) -> None:
-        """Returns once another process has made this file."""
         while not (self.folder / name).exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(POLL_SECONDS)
 
@@ -219,11 +218,9 @@ class Environment:
                 return
 
     def left(self, kind: Kind) -> list[str]:
-        """The names of the agent's objects of this kind."""
         return [body["metadata"]["name"] for body in self.present(kind)]
 
     def present(self, kind: Kind) -> list[Object]:
-        """The agent's objects of this kind."""
         return [body for body in self.system.embedded.store.every(kind) if self.is_ours(body)]
 
     def is_ours(self, body: Object) -> bool:

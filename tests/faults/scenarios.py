@@ -527,7 +527,6 @@ async def cancel_finishing(env: Environment) -> Outcome:
 
 
 def begin_cancel(env: Environment, ticket: Ticket) -> asyncio.Task[Cancelled]:
-    """A cancel of the run, as a caller sends it."""
     return asyncio.create_task(cancel(ticket.handle(env.system.temporal), "wrong branch"))
 
 

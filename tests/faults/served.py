@@ -94,7 +94,6 @@ class ServedEnvironment(Environment):
         return [line for job in sorted(jobs) for line in self.note(f"written-{job}")]
 
     async def until_stored(self, count: int | None = None) -> None:
-        """Returns once so many lines are stored."""
         notifier = self.system.store.notifier(attempt_key(self.raw))
         while True:
             seen = notifier.changes

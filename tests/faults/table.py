@@ -98,7 +98,6 @@ Observed there:
 
 
 def page(table: Iterable[Row], results_by_row: dict[str, RowResult]) -> str:
-    """The document."""
     groups: dict[str, list[Row]] = {}
     of_agents: list[Row] = []
     for row in table:
@@ -146,7 +145,6 @@ def cells(texts: Iterable[str]) -> str:
 
 
 def results() -> dict[str, RowResult]:
-    """The result of the last run of each row."""
     return {file.stem: RowResult(**json.loads(file.read_text())) for file in RESULTS.glob("*.json")}
 
 

@@ -59,7 +59,6 @@ class Surfaces:
         return " ".join(output.split())
 
     async def page(self, path: str) -> str:
-        """The words of a page."""
         headers = {"Accept": "text/html", **authorization(self.page_token if "/runs/" in path else self.token)}
         async with aiohttp.ClientSession(self.base, headers=headers) as http, http.get(path) as answer:
             words = " ".join(unescape(TAGS.sub(" ", await answer.text())).split())
@@ -201,7 +200,6 @@ async def test_the_login_to_the_database_is_revoked(
 
 
 async def ready(address: str) -> str:
-    """The answer of a worker's readiness probe."""
     async with aiohttp.ClientSession() as http, http.get(f"http://{address}/readyz") as answer:
         text = await answer.text()
     print(f"GET /readyz: {answer.status}\n{text}\n")

@@ -61,8 +61,6 @@ def fingerprint(folder: Path = SOURCE) -> str:
 
 @dataclass(frozen=True)
 class Module:
-    """One file of the workflow."""
-
     name: str
     tree: ast.Module
     constants: Mapping[str, str]

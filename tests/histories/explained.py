@@ -34,7 +34,6 @@ agents.
 
 
 def page_text() -> str:
-    """The content of the committed page."""
     recorded = [f"### {name}\n{_list(rows)}" for name, rows in _explained()]
     codes = ([f"`{code}`", meaning_of(kind.__doc__), kind.next_step] for code, kind in sorted(FAILURES.items()))
     table_of_codes = table(["Code", "Meaning", "Next step"], codes)

@@ -31,7 +31,6 @@ LIMIT: Final = timedelta(minutes=2)
 
 
 def history_file(name: str) -> Path:
-    """Where the history of a scenario is kept."""
     return HERE / f"{name}.json"
 
 
@@ -79,7 +78,6 @@ def as_text(history: WorkflowHistory) -> str:
 
 
 async def main() -> None:
-    """Records all at once."""
     wanted = {name: make() for name, make in scenarios().items() if name in sys.argv[1:] or not sys.argv[1:]}
     for file in HERE.glob("*.json"):
         if file.stem in wanted or not sys.argv[1:]:

@@ -155,7 +155,6 @@ class Survivor:
 
 
 def explained_survivors() -> list[Survivor]:
-    """What survivors.toml lists."""
     return [Survivor(**entry) for entry in tomllib.loads((HERE / "survivors.toml").read_text())["survivor"]]
 
 
@@ -168,7 +167,6 @@ def ensure_tool() -> bool:
 
 
 def tool(*arguments: str, text: str = "") -> str:
-    """What the tool prints."""
     return subprocess.run(
         [PYTHON, HERE / "mutants.py", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, input=text
     ).stdout

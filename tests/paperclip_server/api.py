@@ -32,8 +32,6 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """One record of a run's log."""
-
     stream: str
     chunk: str
 
@@ -218,8 +216,6 @@ class Api:
         return str(await self.wait_until(run_id, f"run {after + 1} of issue {issue}"))
 
     async def wait_ended(self, run: str) -> Object:
-        """The run, once it has ended."""
-
         async def ended_run() -> Object | None:
             found = await self.run(run)
             return found if found["status"] in ENDED else None

@@ -87,7 +87,6 @@ class Instance:
         return await self.api.project(self.company, name, inside), folder
 
     async def comment_texts(self, issue: str) -> list[str]:
-        """The texts of an issue's comments."""
         return [comment["body"] for comment in await self.api.comments(issue)]
 
     async def stored_session(self, agent: str, issue: str, session: str) -> Object:
@@ -108,8 +107,6 @@ class Instance:
 
 @dataclass(frozen=True)
 class ScriptedAgent:
-    """An agent with a scripted program, in its Paperclip."""
-
     instance: Instance
     agent: str
     program: AgentProgram
@@ -171,7 +168,6 @@ class Environment:
     # what is stored outside Paperclip
 
     async def transcript(self, run: str, agent: str, company: str, attempt: int = 1) -> list[Line]:
-        """The stored transcript of one attempt."""
         key = AttemptKey(run=RunKey(agent_id=agent, company_id=company, run_id=run), attempt=attempt)
         found: list[Line] = []
         while page := await self.store.read(key, found[-1].sequence if found else 0):
@@ -302,7 +298,6 @@ def logged(stored: list[Line], stream: str = "stdout") -> list[str]:
 
 
 def texts(log: list[Entry]) -> list[str]:
-    """The agent's texts in the log."""
     found = (_object(entry.chunk) for entry in log if entry.stream == "stdout")
     return [event["part"]["text"] for event in found if event is not None and event.get("type") == "text"]
 

@@ -25,8 +25,6 @@ ScenarioFunction = Callable[[Environment], Awaitable[None]]
 
 
 class Schedule(Enum):
-    """When a scenario runs."""
-
     CONCURRENT = auto()
     """Concurrently with others."""
     DISRUPTING = auto()

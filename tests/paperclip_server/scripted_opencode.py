@@ -15,7 +15,6 @@ from typing import Any
 
 
 def option(arguments: list[str], name: str) -> str | None:
-    """The argument after `name`."""
     return arguments[arguments.index(name) + 1] if name in arguments[:-1] else None
 
 

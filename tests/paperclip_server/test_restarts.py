@@ -106,7 +106,6 @@ async def start_runs(
 
 
 async def record_phase(env: Environment, one: Affected) -> None:
-    """Records the run's current phase, for messages."""
     found = await env.stack.client.get_workflow_handle(f"agent-run:{one.ada.agent}").describe()
     phase = found.search_attributes.get("RunPhase")
     one.phase = str(phase[0]) if phase else "queued"

@@ -64,7 +64,6 @@ def _walk(folder: Path) -> Iterator[str]:
 
 @cache
 def content(path: str) -> str:
-    """The text of a file; empty for one that is not text."""
     try:
         return (ROOT / path).read_text()
     except UnicodeDecodeError:
@@ -78,19 +77,16 @@ def is_python(path: str) -> bool:
 
 @cache
 def tree(path: str) -> ast.Module:
-    """The syntax tree of a Python file."""
     return ast.parse(content(path))
 
 
 @cache
 def nodes(path: str) -> tuple[ast.AST, ...]:
-    """Every node of that tree."""
     return tuple(ast.walk(tree(path)))
 
 
 @cache
 def comments(path: str) -> tuple[Passage, ...]:
-    """The comments of a file."""
     if is_python(path):
         tokens = tokenize.generate_tokens(io.StringIO(content(path)).readline)
         return tuple(Passage(path, token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT)

@@ -136,12 +136,10 @@ class Installation:
         return raw
 
     async def start(self, raw: dict[str, Any]) -> Ticket:
-        """Start a run as any caller does."""
         wake = build_wake(raw, Sealer(public_key(self.key, create=False)), outcome_retention_sec=0)
         return await attach(self.temporal, self.settings, wake)
 
     async def outcome(self, raw: dict[str, Any]) -> Outcome:
-        """Start a run and wait for its end."""
         ticket = await self.start(raw)
         return await outcome_at_close(ticket.handle(self.temporal))
 
@@ -161,7 +159,6 @@ async def left_in(namespace: str) -> set[str]:
 
 
 async def until_agent_runs(namespace: str) -> None:
-    """Wait until a pod of an agent is ready."""
     wait = ["wait", "--for=condition=Ready", "pod", "--selector", selector(OURS), "--timeout=120s"]
     while True:  # `wait` fails while there is no pod
         try:

@@ -36,7 +36,6 @@ def kubeconfig_of(token: str) -> str:
 
 @asynccontextmanager
 async def created_object(cluster: Cluster, path: str, manifest: dict[str, Any]) -> AsyncIterator[None]:
-    """An object that is deleted at the end."""
     await api_request(cluster, "POST", path, body=manifest)
     try:
         yield

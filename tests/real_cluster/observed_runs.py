@@ -169,7 +169,6 @@ class ObservedRun:
         return tools_in(await self.lines(attempt))
 
     async def sessions(self) -> set[str]:
-        """The session ids of all attempts."""
         attempts = range(1, len(self.observer.agents) + 1)
         return {json.loads(line)["sessionID"] for attempt in attempts for line in await self.lines(attempt)}
 

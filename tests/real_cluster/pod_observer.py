@@ -62,7 +62,6 @@ class PodObserver:
         return sorted(attempt_of(self.pods[uid]) for uid in self.started)
 
     def take(self, kind: str, pod: Pod) -> None:
-        """One event of the watch."""
         if kind not in {"ADDED", "MODIFIED", "DELETED"}:
             return
         uid = pod.metadata.uid

@@ -65,8 +65,6 @@ class Claims:
 
 @dataclass
 class RestingPod:
-    """A pod that rests, and the agent's next run."""
-
     claims: Claims
     observer: PodObserver
     agent_id: str

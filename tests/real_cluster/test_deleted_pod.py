@@ -89,7 +89,6 @@ async def test_a_deleted_pod_is_a_named_failure_keeps_its_output_and_gets_no_rep
 
 
 async def next_entry(entries: AsyncIterator[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """The next entry of this kind."""
     async for entry in entries:
         if entry["type"] == kind:
             return entry

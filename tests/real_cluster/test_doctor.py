@@ -67,7 +67,6 @@ def permissions_of(rules: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def without(rules: Sequence[dict[str, Any]], verb: str, resource: str) -> list[dict[str, Any]]:
-    """The rules without one verb of one resource."""
     plural = resource.partition(".")[0]
     return [
         {**rule, "verbs": [each for each in rule["verbs"] if each != verb or rule["resources"] != [plural]]}
@@ -351,7 +350,6 @@ async def test_a_trial_whose_worker_was_killed_goes_on_with_its_job_and_leaves_n
 
 
 async def jobs_of(workers: Workers, namespace: str) -> list[str]:
-    """The uids of all Jobs."""
     listed = await api_request(workers.admin, "GET", f"/apis/batch/v1/namespaces/{namespace}/jobs")
     return [each["metadata"]["uid"] for each in listed["items"]]
 

@@ -60,7 +60,6 @@ class Production:
     postgres: Postgres
 
     async def start(self) -> tuple[AttemptKey, Ticket]:
-        """Start a run of many steps."""
         raw = self.installation.wake_up(str(uuid.uuid4()), "script")
         raw["config"]["resources"] = SMALL_RESOURCES
         ticket = await self.installation.start(playing(raw, *script(STEPS, command="true")["steps"]))

@@ -115,7 +115,6 @@ print(ask("", os.environ["PAPERCLIP_RUNTIME_TOOLS_MCP_URL"], os.environ["PAPERCL
 
 
 async def until_token_rotated(ticket: Ticket, system: System) -> None:
-    """Returns once `rotate_token` has completed."""
     rotations = set()
     async for event in ticket.handle(system.temporal).fetch_history_events(wait_new_event=True):
         scheduled = event.activity_task_scheduled_event_attributes

@@ -25,7 +25,6 @@ def with_id_of(raw: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 async def shown(command: Callable[[JsonDisplay], Awaitable[int]]) -> list[dict[str, Any]]:
-    """What a command shows."""
     output = StringIO()
     await command(JsonDisplay(output))
     return [json.loads(line) for line in output.getvalue().splitlines()]

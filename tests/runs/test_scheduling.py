@@ -95,7 +95,6 @@ class Wait:
 
     @property
     def requests_about_job(self) -> list[str]:
-        """The paths of requests about the Job."""
         return [
             path
             for method, path in self.embedded.requests

@@ -17,7 +17,6 @@ IGNORES_SIGTERM = "cat > /dev/null; trap '' TERM; echo hello; while :; do sleep 
 
 
 async def until_pod_exists(system: System, raw: dict[str, Any]) -> None:
-    """Returns once the agent's pod is there."""
     async with asyncio.timeout(60):
         name = attempt_key(raw).job_name
         while (job := await system.kubernetes.read_job("default", name)) is None:  # noqa: ASYNC110  # not watchable yet

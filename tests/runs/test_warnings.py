@@ -30,7 +30,6 @@ async def details(system: System, ticket: Ticket) -> str:
 
 
 async def header(system: System, run: RunKey) -> str:
-    """The header of the run's page."""
     view = await RunViews(system.store, TemporalRunInfo(system.temporal, system.settings)).view(run)
     return html.unescape(Templates().html("run_header.html", view=view))
 

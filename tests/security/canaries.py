@@ -136,7 +136,6 @@ def provider(canaries: Mapping[str, str]) -> dict[str, Any]:
 
 
 def plant(raw: dict[str, Any], canaries: Mapping[str, str]) -> None:
-    """Put the canaries into a context."""
     basic = base64.b64encode(f"ada:{canaries['MCP Basic password']}".encode()).decode()
     raw["authToken"] = canaries["auth token"]
     raw["runtimeTools"] = tools(canaries["tools token"])
@@ -193,7 +192,6 @@ class Record:
 
     @property
     def secrets(self) -> bytes:
-        """The contents of all Secrets."""
         bodies = [change.body for kind, change in self.changes if kind is SECRETS]
         return b"\n".join(base64.b64decode(text) for body in bodies for text in (body.get("data") or {}).values())
 

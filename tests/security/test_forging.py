@@ -22,7 +22,6 @@ RESULT = "result 0 null false null null null null"
 
 @pytest.fixture(scope="module")
 async def working(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
-    """The system with one worker."""
     async with open_system(temporal, tmp_path_factory.mktemp("forging")) as opened, opened.worker():
         yield opened
 

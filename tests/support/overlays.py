@@ -22,6 +22,5 @@ def built(overlay: str) -> str:
 
 
 def objects(overlay: str, kind: str) -> dict[tuple[str, str], Any]:
-    """The objects of one kind, by namespace and name."""
     documents = (each for each in yaml.safe_load_all(built(overlay)) if each["kind"] == kind)
     return {(each["metadata"].get("namespace", ""), each["metadata"]["name"]): each for each in documents}

@@ -21,7 +21,6 @@ storageClasses: ["*"]
 
 
 def anything_allowed(folder: Path) -> Path:
-    """The file, written into this folder."""
     file = folder / "policy.yaml"
     file.write_text(ANYTHING)
     return file

@@ -31,8 +31,6 @@ COMMANDS = "agent_runs.cli.main"
 
 @dataclass
 class ChildProcess:
-    """A process that the pool has started."""
-
     pid: int
     ended: asyncio.Future[int]
 

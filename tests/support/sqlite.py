@@ -9,7 +9,6 @@ from agent_runs.transcript.store import TranscriptStore
 
 
 def sqlite_url(folder: Path) -> str:
-    """The URL of the store in this folder."""
     return f"sqlite:///{folder}/transcripts.db"
 
 
