@@ -86,7 +86,8 @@ def jwks(text: str) -> list[dict[str, Any]]:
         parsed = json.loads(text)
     except ValueError:
         parsed = None
-    found = parsed["keys"] if isinstance(parsed, dict) and isinstance(parsed.get("keys"), list) else [parsed]
+    listed = parsed.get("keys") if isinstance(parsed, dict) else None
+    found: list[Any] = listed if isinstance(listed, list) else [parsed]
     if not found or not all(isinstance(jwk, dict) for jwk in found):
         raise UnusableKey("must be a JWK, or a JWK set with at least one key, as JSON text")
     return found

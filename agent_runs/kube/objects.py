@@ -46,6 +46,7 @@ class ApiObject(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class OwnerReference(ApiObject, frozen=True):
     """The owner of an object, with which the garbage collector deletes it."""
 
+    name: str = ""
     uid: str = ""
 
 

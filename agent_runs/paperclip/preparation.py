@@ -295,8 +295,8 @@ def _validated(tidy: dict[str, Any], warnings: tuple[str, ...]) -> ExecutionCont
     try:
         context = ExecutionContext.model_validate(_given(tidy))
     except ValidationError as error:
-        problems = map(_problem, error.errors(include_url=False, include_input=False))
-        raise WrongFields([*problems, *unsupported], warnings) from None
+        wrong = map(_problem, error.errors(include_url=False, include_input=False))
+        raise WrongFields([*wrong, *unsupported], warnings) from None
     if problems := [*unsupported, *_deeper_problems(context)]:
         raise WrongFields(problems, warnings)
     return context

@@ -184,8 +184,7 @@ async def running_workload(
     """The workload in a running container; Job and Secret are deleted at the end."""
     name = f"chaos-{uuid.uuid4().hex[:10]}"
     secret, job = workload.manifests(name)
-    path = f"/api/v1/namespaces/{NAMESPACE}/secrets"
-    await cluster._create("secrets", path, secret)
+    await cluster._create(secret)
     created = await cluster.create_job(job)
     ref = JobRef(namespace=NAMESPACE, name=created.metadata.name, uid=created.metadata.uid)
     try:

@@ -140,7 +140,8 @@ def test_2000_mutations_of_real_requests_give_a_job_or_a_named_refusal() -> None
 
 def test_a_scratch_folder_of_any_kind_is_no_crash() -> None:
     context = with_value(minimal(), "config.env", {"TMPDIR": "/tmp/x"})
-    for folder in ({}, [], ["a"], 1, None):
+    folders: list[object] = [{}, [], ["a"], 1, None]
+    for folder in folders:
         with case(folder):
             prepared = prepare(with_value(context, "context.paperclipScratch", {"dir": folder}))
             assert prepared.secrets.env == {"TMPDIR": "/tmp/x"}

@@ -17,8 +17,8 @@ from agent_runs.client.transcripts import ServiceTranscripts
 from agent_runs.contracts.identity import RunKey
 from agent_runs.transcript.tokens import authorization
 from tests.runs.system import System, attempt_key, open_system
-from tests.runs.test_hostile_output import FINISH, START
 from tests.support.sqlite import locked
+from tests.transcript.event_lines import step_finish, step_start
 from tests.transcript.postgres import Postgres, drop_database, make_database
 from tests.transcript.stored_runs import stored_runs
 from tests.transcript.test_store_outage import killed
@@ -30,6 +30,7 @@ WORDS = (
     '{{"type":"text","timestamp":1,"sessionID":"ses_1","part":{{"messageID":"msg_1","type":"text","text":"text {}"}}}}'
 )
 HALF = 300
+START, FINISH = step_start().decode(), step_finish("stop").decode()
 Outage = Callable[[], AbstractContextManager[None]]
 
 

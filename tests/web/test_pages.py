@@ -288,7 +288,7 @@ async def test_the_newest_page_of_long_lines_ends_at_the_newest_line_and_none_is
     pages, headers = application(settings, store, source), authorization(links.load_tokens(settings).mint(KEY))
     seen: list[int] = []
     for query in ("at=end", "before=197", "before=93"):
-        page = (await answered(pages, PAGE, HTML | headers, query)).decode()
+        page = (await answered(pages, PAGE, {**HTML, **headers}, query)).decode()
         assert ("data-live" in page) == (query == "at=end")
         seen = on(page) + seen
     assert seen == list(range(1, 301))
