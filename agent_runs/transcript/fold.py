@@ -9,8 +9,7 @@ Source: OpenCode 1.18.33, observed.
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -52,20 +51,11 @@ _TEXT_LIMIT: Final = 2 * SUMMARY_LIMIT
 """Characters that are read of one text: more than a summary has, since it may begin with blanks."""
 
 
-@dataclass(frozen=True)
-class RepeatedCall:
+class RepeatedCall(NamedTuple):
     """The newest tool call, and how often it was made, one directly after the other."""
 
     tool: str = ""
     count: int = 0
-    _digest: bytes = field(default=b"", repr=False)
-
-    def followed_by(self, tool: str, input: msgspec.Raw | None) -> "RepeatedCall":
-        """The state after the next call. A call whose input is not known is no repetition."""
-        if input is None:
-            return RepeatedCall(tool[:TOOL_NAME_LIMIT], 1)
-        digest = _digest(tool, bytes(input))
-        return RepeatedCall(tool[:TOOL_NAME_LIMIT], self.count + 1 if digest == self._digest else 1, digest)
 
 
 class Progress(NamedTuple):
@@ -102,6 +92,20 @@ class _Recent:
         if len(self._seen) > self._size:
             self._seen.popitem(last=False)
         return False
+
+
+class _Repetition:
+    """Counts how often the newest tool call was made in a row. A call whose input is not known repeats none."""
+
+    def __init__(self) -> None:
+        self.newest = RepeatedCall()
+        self._call: tuple[str, bytes] | None = None
+
+    def add(self, tool: str, input: msgspec.Raw | None) -> None:
+        call = None if input is None else (tool, _comparable(bytes(input)))
+        repeats = call is not None and call == self._call
+        self.newest = RepeatedCall(tool[:TOOL_NAME_LIMIT], self.newest.count + 1 if repeats else 1)
+        self._call = call
 
 
 class _Texts:
@@ -176,7 +180,7 @@ class Fold:
         self._texts: OrderedDict[str | None, _Texts] = OrderedDict()
         self._answer: _Texts | None = None
         self._latest_text = ""
-        self._repeated = RepeatedCall()
+        self._repetition = _Repetition()
         self._steps_seen, self._tools_seen = _Recent(), _Recent()
         self._tool_errors: list[str] = []
         self._handlers: dict[str, Callable[[Event, Part], None]] = {
@@ -228,7 +232,7 @@ class Fold:
             cost_usd=self._meter.cost,
             last_output=self._last_output(),
             continues=self._seen.open_step or self._seen.reason != verdict.STOP,
-            repeated=self._repeated,
+            repeated=self._repetition.newest,
             context_tokens=min(self._meter.largest_prompt, MAX_COUNT),
         )
 
@@ -325,7 +329,7 @@ class Fold:
             return
         self._tool_calls = min(self._tool_calls + 1, MAX_COUNT)
         tool, state = part.tool or "tool", part.state
-        self._repeated = self._repeated.followed_by(tool, state.input if state is not None else None)
+        self._repetition.add(tool, state.input if state is not None else None)
         if state is not None and state.status == "error":
             self._tool_error(tool, state.error or "no reason given")
         else:
@@ -402,9 +406,11 @@ def _is_rejection(error: str) -> bool:
     return error.startswith(("The user rejected permission to use this specific tool call", "PermissionRejectedError"))
 
 
-def _digest(tool: str, arguments: bytes) -> bytes:
-    """Of a call, whatever the order of its input's keys, unless the input is very long."""
-    if len(arguments) <= LARGE:
-        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
-            arguments = msgspec.json.encode(msgspec.json.decode(arguments), order="deterministic")
-    return hashlib.sha256(tool.encode(errors="replace") + b"\0" + arguments).digest()
+def _comparable(arguments: bytes) -> bytes:
+    """The same whatever the order of an input's keys, unless the input is very long."""
+    if len(arguments) > LARGE:
+        return hashlib.sha256(arguments).digest()
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments), order="deterministic")
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return arguments
