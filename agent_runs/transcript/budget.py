@@ -116,7 +116,7 @@ def _shares(budget: Budget, spend: Spend, repeated: RepeatedCall) -> Iterator[Sh
         ("maxSteps", spend.steps, budget.max_steps, "steps"),
         (
             "maxRepeatedCalls",
-            repeated.count,
+            repeated.times,
             budget.max_repeated_calls,
             f"calls of {' '.join(printable(repeated.tool, TOOL_NAME_LIMIT).split())} in a row with the same input",
         ),

@@ -55,7 +55,7 @@ class RepeatedCall(NamedTuple):
     """The newest tool call, and how often it was made, one directly after the other."""
 
     tool: str = ""
-    count: int = 0
+    times: int = 0
 
 
 class Progress(NamedTuple):
@@ -104,7 +104,7 @@ class _Repetition:
     def add(self, tool: str, input: msgspec.Raw | None) -> None:
         call = None if input is None else (tool, _comparable(bytes(input)))
         repeats = call is not None and call == self._call
-        self.newest = RepeatedCall(tool[:TOOL_NAME_LIMIT], self.newest.count + 1 if repeats else 1)
+        self.newest = RepeatedCall(tool[:TOOL_NAME_LIMIT], self.newest.times + 1 if repeats else 1)
         self._call = call
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 from joserfc.jwk import OctKey
+from uvicorn.protocols.http import h11_impl
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -405,12 +407,26 @@ async def test_a_slow_reader_is_not_read_ahead_of(service: Service) -> None:
     assert sum(asked) < 2 * 400 * 100_000
 
 
-async def test_a_reader_that_has_stalled_does_not_hold_up_the_end(tmp_path: Path) -> None:
+async def test_a_reader_that_has_stalled_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows: list[FlowControl] = []
+
+    class Observed(FlowControl):
+        def __init__(self, transport: asyncio.Transport) -> None:
+            super().__init__(transport)
+            flows.append(self)
+
+    monkeypatch.setattr(h11_impl, "FlowControl", Observed)
     store = await TranscriptStore.open(f"sqlite:///{tmp_path}/transcripts.db")
     await store.append(key(), [Line(1, "stdout", b"x" * 40_000_000, at=NOON)])  # more than sockets hold
     async with aiohttp.ClientSession(headers=HEADERS) as http:
-        async with serving(app(store, ACCESS, poll=POLL), drain=POLL) as base:
+        async with serving(app(store, ACCESS, poll=POLL), drain=POLL) as base, asyncio.timeout(60):
             stalled = await http.get(f"{base}/runs/{RUN.name}/events")
+            looks = 0
+            while looks < 50:  # for a second: the sockets take more for a while
+                await asyncio.sleep(POLL.total_seconds())
+                looks = looks + 1 if any(flow.write_paused for flow in flows) else 0
         with pytest.raises(aiohttp.ClientPayloadError):
             await stalled.read()
     await store.close()
