@@ -267,7 +267,6 @@ class _Startup:
             "AGENT_RUNS_IMAGE": plan.image or IMAGE,
             **({"AGENT_RUNS_AGENT_IMAGES": f"{plan.agent}={plan.image or IMAGE}"} if plan.agent != OPENCODE else {}),
             "AGENT_RUNS_OPENCODE_CONFIG": str(config),
-            "AGENT_RUNS_DATA_ROOT": str(plan.data_root),
             "AGENT_RUNS_TRANSCRIPTS_LISTEN": f"{LOOPBACK}:{plan.ports.pages}",
         }
         if plan.embedded:

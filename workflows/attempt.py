@@ -18,6 +18,7 @@ class Attempt:
     """The state of one attempt.
 
     Attributes:
+        namespace: where its prompt is, and so its Job.
         token_run_id: Paperclip's id of the run whose token its pod has; None: of the run that it was started for.
         failure: what ended it from outside OpenCode.
         started_at: the agent's container was first seen running.
@@ -29,6 +30,7 @@ class Attempt:
 
     key: AttemptKey
     session: SessionParams | None
+    namespace: str | None = None
     job: JobRef | None = None
     token_run_id: str | None = None
     end: Ended | None = None

@@ -87,7 +87,8 @@ def _what_to_finish(run: RunState, attempt: Attempt) -> Finish:
     key, retain = attempt.key, run.config.retain_jobs
     grace = timedelta() if attempt.killed else run.grace
     if attempt.job is None:
-        return EndUnreportedJob(attempt=key, namespace=run.config.namespace, retain=retain, grace=grace)
+        namespace = attempt.namespace or run.config.namespace
+        return EndUnreportedJob(attempt=key, namespace=namespace, retain=retain, grace=grace)
     if attempt.rests and attempt.failure is None:
         return KeepJob(attempt=key, job=attempt.job, retain=retain, grace=grace)
     confirm = attempt.ended_early and not attempt.rests

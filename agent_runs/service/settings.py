@@ -65,7 +65,6 @@ class WorkerSettings(ClientSettings):
         agent_images: images of agents other than OpenCode, NAME=IMAGE, separated by commas.
         init_image: image of the init container; it must have `sh` and `cp`, and should be a busybox.
         data_claim: PersistentVolumeClaim with Paperclip's data; None: that of the worker's own pod.
-        data_root: the worker's mount path of that claim, which pods mount at /paperclip.
         inherit_env: glob patterns (separated by commas in the variable) of environment variables of the own pod
             that agents inherit, literal ones and those that refer to a key of a Secret or ConfigMap.
         inherit_env_from: the same for the names of Secrets and ConfigMaps in its `envFrom`.
@@ -94,7 +93,6 @@ class WorkerSettings(ClientSettings):
     agent_images: Images = Field(default_factory=dict)
     init_image: str = "busybox:1.36"
     data_claim: str | None = None
-    data_root: Path = Path("/paperclip")
     inherit_env: Patterns = DEFAULT_INHERITANCE
     inherit_env_from: Patterns = ()
     inherit_mounts: Patterns = ()

@@ -130,7 +130,7 @@ async def open_real_agents(temporal: Client, folder: Path) -> AsyncIterator[Agen
     """The same without a worker."""
     async with serve() as model, open_system(temporal, folder) as opened:
         images = dict.fromkeys(PROGRAMS, "agent:test")
-        system = await opened.with_data_volume("homes", data_root=opened.volume("homes"), agent_images=images)
+        system = await opened.with_data_volume("homes", agent_images=images)
         own = folder / "agents"
         own.mkdir()
         yield AgentSystem(system, model, own)

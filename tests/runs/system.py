@@ -192,7 +192,6 @@ class System:
             **({"AGENT_RUNS_AGENT_IMAGES": images} if images else {}),
             "AGENT_RUNS_IMAGE": self.settings.image or "",
             "AGENT_RUNS_POLICY": str(self.settings.policy),
-            "AGENT_RUNS_DATA_ROOT": str(self.settings.data_root),
             "AGENT_RUNS_KUBECONFIG": str(self.embedded.kubeconfig_path),
             "AGENT_RUNS_PAPERCLIP_API_URL": self.settings.paperclip_api_url or "",
         }
@@ -261,7 +260,6 @@ async def open_system(
         sealing_key_file=folder / "key.json",
         transcripts_url=transcripts_url or sqlite_url(folder),
         image="agent:test",
-        data_root=folder / "data",
         paperclip_api_url="http://127.0.0.1:3100",
         policy=policy or anything_allowed(folder),
     )

@@ -97,7 +97,7 @@ def skill(agents: AgentSystem, raw: dict[str, Any], name: str) -> tuple[str, Hos
     """Gives the run this skill and no other. Returns its folder, which has another name, and what the host read."""
     own = f"{name}--{raw['agent']['id']}"
     path = f"instances/default/skills/{raw['agent']['companyId']}/{own}"
-    file = agents.system.settings.data_root / path / "SKILL.md"
+    file = agents.system.volume("homes") / path / "SKILL.md"
     file.parent.mkdir(parents=True)
     description = f"All about a {name}. {'Use it whenever birds are the matter. ' * 10}"
     text = f"---\nname: {name}\ndescription: {description}\n---\nFeed the {name}.\n"

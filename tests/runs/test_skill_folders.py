@@ -14,7 +14,7 @@ BODY = "The steps are in references/steps.md."
 @pytest.fixture
 async def sharing(system: System) -> AsyncIterator[System]:
     """The system with a data volume that the worker and all agents share."""
-    shared = await system.with_data_volume("skills", data_root=system.volume("skills"))
+    shared = await system.with_data_volume("skills")
     async with shared.worker():
         yield shared
 
@@ -25,7 +25,7 @@ async def test_the_agent_has_its_skills_and_instructions_with_the_files_beside_t
         'cat "$OTHER/references/steps.md" || echo no other company'
     )
     raw = sharing.agent(script)
-    volume = sharing.settings.data_root
+    volume = sharing.volume("skills")
     folders = {"SKILL": f"instances/default/skills/{raw['agent']['companyId']}/deploy"}
     folders["OTHER"] = f"instances/default/skills/{uuid.uuid4()}/deploy"
     for name, folder in folders.items():

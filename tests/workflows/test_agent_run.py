@@ -99,6 +99,18 @@ async def test_a_failing_activity_names_the_failure_and_is_cleaned_up(
     assert steps.names[-1] == "finish"
 
 
+async def test_what_an_unreported_job_has_left_is_looked_for_where_its_prompt_is(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    async def bundle(input: Any) -> PromptBundle:
+        return PromptBundle(namespace="agents", secret_name=input.attempt.prompt_secret_name, sha256="0", size=1)
+
+    steps = FakeActivities({"bundle_prompt": bundle, "create_job": fail_with(JobCreateFailed("no answer"))})
+    async with running_worker(temporal, queue, steps) as start:
+        await outcome_at_close(await start(request_of_a_run))
+    assert steps.last_input("finish").namespace == "agents"
+
+
 async def test_cleanup_waits_for_the_activity_concurrent_to_the_failed_one(
     temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
