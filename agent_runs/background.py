@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 
@@ -14,5 +14,6 @@ async def in_background(work: Coroutine[Any, Any, None], name: str | None = None
         yield
     finally:
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task])  # awaiting the task itself would hide a cancel of the block that comes now
+        if not task.cancelled():
+            task.result()

@@ -41,3 +41,24 @@ async def test_an_error_of_background_work_is_raised_at_the_end_of_its_block() -
     with pytest.raises(ValueError, match="it failed"):
         await block()
     assert passed == ["the end"]
+
+
+async def test_a_cancel_while_background_work_ends_is_not_lost() -> None:
+    ending = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await asyncio.sleep(0)
+
+    async def block() -> None:
+        async with in_background(work()):
+            await asyncio.sleep(0)
+
+    cancelled = asyncio.create_task(block())
+    await ending.wait()
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled

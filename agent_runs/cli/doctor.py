@@ -43,8 +43,8 @@ POD_TIMEOUT: Final = timedelta(minutes=4)
 LISTED_WITHIN: Final = timedelta(seconds=3)
 LISTED_POLL: Final = timedelta(seconds=0.25)
 NO_AGENT: Final = {"model": "doctor/doctor"}
-CONFIGURATION: Final = "the agent's configuration (Paperclip's `adapterConfig`)"
 """The configuration that is checked without one of an agent."""
+CONFIGURATION: Final = "the agent's configuration (Paperclip's `adapterConfig`)"
 
 
 async def doctor(

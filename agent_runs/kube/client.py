@@ -636,8 +636,8 @@ class Cluster:
     async def _metadata(self, resource: str, path: str) -> Metadata | None:
         """Read only the metadata, if the API server supports that (1.15 and later)."""
         accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-        found = await self._read(PartialObjectMetadata, resource, path, accept)
-        return None if found is None else found.metadata
+        reply = await self._read(PartialObjectMetadata, resource, path, accept)
+        return None if reply is None else reply.metadata
 
     async def _create(self, manifest: Manifest, query: Query = ()) -> bytes:
         resource, api = _KINDS[manifest["kind"]]

@@ -92,7 +92,7 @@ def _raise_for_exec_status(data: bytes, stderr: bytes) -> None:
     """Raise for a Status that is no success; its message comes from the container runtime.
 
     A `code` of it is no refusal: the runtime reports 500 also for a command that it has started and then lost.
-    Source: kubernetes/kubelet, cri/streaming/remotecommand/exec.go.
+    Source: kubernetes/kubernetes, staging/src/k8s.io/kubelet/pkg/cri/streaming/remotecommand/exec.go.
     """
     try:
         status = decode(data[:MAX_STATUS_BYTES], ExecStatus)

@@ -52,8 +52,8 @@ class ExecFailed(Exception):
 
     Attributes:
         exit_code: the command's; None when it did not run or its end is not known.
-        status: HTTP status of a refusal, so that no command was started; 0 when the connection failed or broke, or the
-            container's runtime reports the failure.
+        status: HTTP status of a refusal instead of a connection, so that no command got any input; 0 when the
+            connection failed or broke, or the container's runtime reports the failure.
     """
 
     def __init__(self, message: str, *, exit_code: int | None = None, status: int = 0) -> None:
