@@ -83,7 +83,7 @@ class CurrentDetails:
         cost = report.cost_usd if report.cost_usd is not None else Decimal(0)
         values = {
             "session": report.session_id or "none",
-            "tokens": f"{usage.input_tokens} in, {usage.cached_input_tokens} cached, {usage.output_tokens} out",
+            "tokens": f"{usage.uncached_tokens} in, {usage.cached_input_tokens} cached, {usage.output_tokens} out",
             "cost": f"${cost:.4f}",
             "last output": report.last_output or report.summary,
         }

@@ -62,8 +62,8 @@ export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecu
     },
   };
   if (outcome.usage) {
-    const { inputTokens = 0, outputTokens = 0, cachedInputTokens = 0 } = outcome.usage;
-    result.usage = { inputTokens, outputTokens, cachedInputTokens };
+    const { inputTokens = 0, cacheWriteTokens = 0, outputTokens = 0, cachedInputTokens = 0 } = outcome.usage;
+    result.usage = { inputTokens: inputTokens + cacheWriteTokens, outputTokens, cachedInputTokens };
   }
   if (outcome.sessionParams || clearSession) {
     result.sessionParams = (outcome.sessionParams ?? null) as JsonObject | null;

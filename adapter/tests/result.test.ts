@@ -68,7 +68,7 @@ describe("success", () => {
       errorMessage: null,
       errorCode: null,
       errorFamily: null,
-      usage: { inputTokens: 10, outputTokens: 2, cachedInputTokens: 3 },
+      usage: { inputTokens: 14, outputTokens: 2, cachedInputTokens: 3 },
       usageBasis: "per_run",
       sessionId: "ses_1",
       sessionParams: { sessionId: "ses_1", cwd: "/work" },

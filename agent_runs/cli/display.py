@@ -361,7 +361,7 @@ def _tokens(usage: Usage | None) -> str:
     if usage is None:
         return "unknown"
     reasoning = f" ({usage.reasoning_tokens:,} reasoning)" if usage.reasoning_tokens else ""
-    return f"{usage.input_tokens:,} in, {usage.cached_input_tokens:,} cached, {usage.output_tokens:,} out{reasoning}"
+    return f"{usage.uncached_tokens:,} in, {usage.cached_input_tokens:,} cached, {usage.output_tokens:,} out{reasoning}"
 
 
 def _seconds(took: timedelta) -> str:

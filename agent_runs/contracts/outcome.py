@@ -30,8 +30,13 @@ class Usage(PaperclipContract):
     reasoning_tokens: int = 0
 
     @property
+    def uncached_tokens(self) -> int:
+        """All input that no cache had, also what was written to one: as people see it, and as it is priced."""
+        return self.input_tokens + self.cache_write_tokens
+
+    @property
     def total(self) -> int:
-        return self.input_tokens + self.cached_input_tokens + self.cache_write_tokens + self.output_tokens
+        return self.uncached_tokens + self.cached_input_tokens + self.output_tokens
 
 
 GAP_STREAM = "gap"

@@ -85,7 +85,7 @@ async def record_report(store: TranscriptStore, key: AttemptKey, model: str, rep
 def stored_usage(model: str, usage: Usage, steps: int, reported: Decimal | None, last_output: str) -> StoredUsage:
     """The usage as it is stored. OpenCode reports a cost of 0 for a model without prices: then none is known."""
     return StoredUsage(
-        input_tokens=usage.input_tokens + usage.cache_write_tokens,
+        input_tokens=usage.uncached_tokens,
         cached_tokens=usage.cached_input_tokens,
         output_tokens=usage.output_tokens,
         steps=steps,

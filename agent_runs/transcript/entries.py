@@ -75,7 +75,13 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that has ended: why, and what it has used. `output` includes reasoning; the cost is in US dollars."""
+    """A step that has ended: why, and what it has used.
+
+    Attributes:
+        input: uncached, with the tokens that were written to the cache.
+        output: with reasoning.
+        cost: in US dollars.
+    """
 
     reason: str
     input: float = 0
@@ -87,10 +93,11 @@ class Step:
     @classmethod
     def of(cls, part: dict[str, Any]) -> Self:
         tokens = as_object(part.get("tokens"))
+        cache = as_object(tokens.get("cache"))
         return cls(
             reason=visible_line(part.get("reason"), NAME_LIMIT) or "no finish reason",
-            input=_amount(tokens.get("input")),
-            cached=_amount(as_object(tokens.get("cache")).get("read")),
+            input=_amount(tokens.get("input")) + _amount(cache.get("write")),
+            cached=_amount(cache.get("read")),
             output=_amount(tokens.get("output")),
             reasoning=_amount(tokens.get("reasoning")),
             cost=_amount(part.get("cost")),

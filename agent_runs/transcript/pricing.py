@@ -48,8 +48,9 @@ def cost_of(model: str, usage: Usage, reported: Decimal | None) -> Cost:
     price = PRICES.get(model)
     if reported or price is None or not usage.total:
         return Cost(reported)
-    uncached = usage.input_tokens + usage.cache_write_tokens
     sum_of_prices = (
-        uncached * price.input + usage.cached_input_tokens * price.cached_input + usage.output_tokens * price.output
+        usage.uncached_tokens * price.input
+        + usage.cached_input_tokens * price.cached_input
+        + usage.output_tokens * price.output
     )
     return Cost(sum_of_prices / MILLION, estimated=True)

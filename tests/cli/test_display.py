@@ -13,7 +13,7 @@ from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.outcome import Cancelled
 from agent_runs.client.timeline import PhaseChange, Step
 from agent_runs.contracts.errors import Failure
-from agent_runs.contracts.outcome import AttemptReport, Outcome, Stop
+from agent_runs.contracts.outcome import AttemptReport, Outcome, Stop, Usage
 from agent_runs.contracts.start import Finding
 from agent_runs.transcript.store import Line
 from tests.web.parts import run_info
@@ -65,3 +65,9 @@ def test_in_a_terminal_the_codes_are_those_of_our_own_styles() -> None:
     console = OutputConsole(file=output, force_terminal=True, color_system="standard", _environ={})
     console.print(Text(BAD, style="bold"))
     assert output.getvalue() == "\x1b[1ma8;;http://evilb31mc\x1b[0m\n"
+
+
+def test_tokens_that_were_written_to_the_cache_are_input(capsys: pytest.CaptureFixture[str]) -> None:
+    usage = Usage(input_tokens=1000, cache_write_tokens=200, cached_input_tokens=30, output_tokens=4)
+    TextDisplay().outcome("succeeded", Outcome(usage=usage), StoredOutput({}, []))
+    assert "1,200 in, 30 cached, 4 out" in capsys.readouterr().out

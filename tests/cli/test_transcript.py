@@ -131,7 +131,7 @@ def test_an_error_shows_its_name_status_and_text() -> None:
 
 
 def test_a_steps_usage_is_one_line() -> None:
-    tokens = {"input": 1200, "output": 20, "reasoning": 0, "cache": {"read": 9000, "write": 0}}
+    tokens = {"input": 1000, "output": 20, "reasoning": 0, "cache": {"read": 9000, "write": 200}}
     parsed = entry(event("step_finish", tokens=tokens, cost=0.0006, reason="stop"))
     assert parsed is not None
     assert screen_text(parsed).strip() == "── 1,200 in, 9,000 cached, 20 out, $0.0006, stop"

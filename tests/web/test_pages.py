@@ -143,7 +143,10 @@ async def test_every_response_forbids_the_browser_to_run_anything_of_it(here: Si
 async def test_a_finished_run_shows_everything_without_a_script(here: Site) -> None:
     here.source.info = run_info(
         "succeeded",
-        Outcome(usage=Usage(input_tokens=1200, output_tokens=34, cached_input_tokens=5600), cost_usd="0.0125"),
+        Outcome(
+            usage=Usage(input_tokens=1000, cache_write_tokens=200, output_tokens=34, cached_input_tokens=5600),
+            cost_usd="0.0125",
+        ),
         web_ui="http://127.0.0.1:8233/namespaces/default/workflows/x/y",
     )
     await here.store.append(
@@ -159,6 +162,7 @@ async def test_a_finished_run_shows_everything_without_a_script(here: Site) -> N
     page = await here.get(PAGE)
     for text in (
         *("first I look", "I <strong>look</strong> around", "bash  ls", "a.txt", "INFO starting"),
+        "6,834 tokens",
         *("1,200 in, 5,600 cached, 34 out", "$0.0125", "verified", "creating the Job", "succeeded", "3 min 20 s"),
         'href="http://127.0.0.1:8233/namespaces/default/workflows/x/y"',
     ):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from agent_runs.contracts.outcome import Report, Usage
 from agent_runs.contracts.start import RunStart
 from workflows.current_details import CurrentDetails, Phase
 
@@ -37,3 +38,9 @@ def test_the_next_attempt_has_nothing_of_the_pod_of_the_last_one() -> None:
     assert "why it waits" not in running.markdown
     second = running.in_phase(Phase.PREPARING, attempt="2, because of pod_lost")
     assert second.values == {"attempt": "2, because of pod_lost", "transcript": PAGE}
+
+
+def test_tokens_that_were_written_to_the_cache_are_input() -> None:
+    usage = Usage(input_tokens=10, cache_write_tokens=4, cached_input_tokens=3, output_tokens=2)
+    details = CurrentDetails.of(START).with_report(Report(usage=usage))
+    assert details.values["tokens"] == "14 in, 3 cached, 2 out"
