@@ -47,6 +47,7 @@ def _of_the_deployment(value: str | None, info: ValidationInfo) -> str | None:
 
 
 Name = Annotated[str, matching(DNS_LABEL.fullmatch, "must be lowercase letters, digits and '-', 63 at most")]
+_EmptyIsAbsent: Final = BeforeValidator(lambda value: value or None)
 OfTheDeployment = Annotated[Name | None, AfterValidator(_of_the_deployment)]
 Selector = Annotated[str, AfterValidator(_selector)]
 Images = Annotated[dict[str, str], NoDecode, BeforeValidator(_images)]
@@ -87,7 +88,7 @@ class WorkerSettings(ClientSettings):
 
     kubeconfig: Path | None = None
     kube_context: str | None = None
-    namespace: Name | None = None
+    namespace: Annotated[Name | None, _EmptyIsAbsent] = None
     image: str | None = None
     agents: Path | None = None
     agent_images: Images = Field(default_factory=dict)
@@ -99,7 +100,7 @@ class WorkerSettings(ClientSettings):
     inherit_deployment: Selector | None = None
     inherit_namespace: OfTheDeployment = None
     inherit_container: OfTheDeployment = None
-    paperclip_api_url: Annotated[HttpUrl | None, BeforeValidator(lambda value: value or None)] = None
+    paperclip_api_url: Annotated[HttpUrl | None, _EmptyIsAbsent] = None
     sidecar_image: str | None = None
     opencode_config: Path | None = None
     policy: Path | None = None

@@ -35,7 +35,11 @@ def test_an_address_that_no_program_can_parse_stops_the_start_by_name() -> None:
         for wrong in ("http://[::1", "http://runs.example:99999", "https://:8090", "runs.example"):
             with case(name, wrong), pytest.raises(SettingsError, match=f"{name}: must be an http or https URL"):
                 WorkerSettings.read({name: wrong})
-    assert WorkerSettings.read({"AGENT_RUNS_PAPERCLIP_API_URL": ""}).paperclip_api_url is None
+
+
+def test_an_address_of_paperclip_and_a_namespace_that_are_empty_are_none() -> None:
+    read = WorkerSettings.read({"AGENT_RUNS_PAPERCLIP_API_URL": "", "AGENT_RUNS_NAMESPACE": ""})
+    assert (read.paperclip_api_url, read.namespace) == (None, None)
 
 
 def test_a_wrong_setting_is_named_without_its_value() -> None:
