@@ -127,7 +127,10 @@ def in_namespace(process: subprocess.Popen[bytes], listed: Path) -> list[int]:
 
 
 def _says(file: Path, word: str) -> bool:
-    return file.exists() and file.read_text() == f"{word}\n"
+    try:
+        return file.read_text() == f"{word}\n"
+    except FileNotFoundError:  # each order removes what the one before has left
+        return False
 
 
 def _is_below(namespace: int, pid: int) -> bool:
