@@ -155,6 +155,10 @@ def test_a_duration_has_two_units(seconds: float, text: str) -> None:
     assert elapsed_text(timedelta(seconds=seconds)) == text
 
 
+def test_a_run_whose_servers_clock_is_ahead_has_taken_no_time_yet() -> None:
+    assert RUN.elapsed(RUN.started_at - timedelta(seconds=5)) == timedelta()
+
+
 def test_amounts_are_short() -> None:
     assert [short_count(n) for n in (0, 999, 1000, 12_345, 999_999, 4_560_000, 10**12)] == [
         *("0", "999", "1.00k", "12.3k", "999k", "4.56M", "1,000G"),

@@ -90,6 +90,15 @@ def test_agents_of_a_worker_in_another_namespace_are_where_the_settings_say(chos
     assert agent_profile(worker(), config, PodOverrides(), EVERYTHING, home="agents").namespace == expected
 
 
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "settings:1"), ("chosen:1", "chosen:1")])
+def test_an_image_of_the_configuration_or_of_the_settings_replaces_that_of_the_worker(
+    chosen: str | None, expected: str
+) -> None:
+    config, overrides = RunConfig(model="fake/model", image=chosen), PodOverrides("settings:1", data_claim="own")
+    profile = agent_profile(worker(), config, overrides, EVERYTHING, home="agents")
+    assert (profile.image, profile.data_claim) == (expected, "own")
+
+
 @pytest.mark.parametrize(
     "container",
     [

@@ -52,7 +52,10 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "agent_runs/client/outcome.py": tuple(
         f"tests/{name}.py"
-        for name in ("client/test_attach", "workflows/test_cancel", "workflows/test_statuses", "workflows/test_callers")
+        for name in (
+            *("client/test_outcome", "client/test_attach"),
+            *("workflows/test_cancel", "workflows/test_statuses", "workflows/test_callers"),
+        )
     ),
     "workflows/retries.py": tuple(
         f"tests/workflows/test_{name}.py" for name in ("retries", "infrastructure", "agent_run", "callers")

@@ -47,6 +47,17 @@ async def test_a_turn_with_a_tool_has_the_lines_of_opencode_run(name: str, tmp_p
     assert tool["acp"]["params"]["update"]["status"] == "completed"
 
 
+async def test_a_file_that_a_tool_has_written_is_a_completed_tool_and_nobody_was_asked(
+    name: str, tmp_path: Path
+) -> None:
+    ended = await recorded(tmp_path, name, "tool-write").play()
+    assert (code(ended), ended.report.tool_calls) == (None, 1)
+    (tool,) = ended.of("tool_use")
+    assert "written by the fake model" in json.dumps(tool["part"]["state"])
+    assert tool["part"]["state"]["status"] == "completed"
+    assert "session/request_permission" not in (CAPTURES / name / "tool-write.jsonl").read_text()
+
+
 async def test_tokens_and_cost_are_those_of_the_turn(name: str, tmp_path: Path) -> None:
     ended = await recorded(tmp_path, name, "text").play()
     used = ended.report.usage

@@ -129,6 +129,7 @@ async def test_a_turn_with_a_tool_ends_well_and_reports_what_it_used(agent: Agen
     assert (report.cost_usd is not None) == (agent.name in ("claude", "pi"))
     assert KEY.encode() not in end.log
     files = [path for path in agent.home.rglob("*") if path.is_file()]
+    assert files
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
 
 
