@@ -100,10 +100,11 @@ def _output(outcome: Outcome, stored: StoredOutput | None) -> str:
 
 def _of_attempt(receipt: OutputReceipt | None, last: int | None) -> str:
     """What is stored of one attempt, whose last stored line has this number; None: the store was not read."""
-    unknown = "whether the agent wrote more is not known: its pod did not report its count"
+    uncounted = "its pod did not report its count"
+    unknown = f"whether the agent wrote more is not known: {uncounted}"
     if receipt in (None, OutputReceipt()):
         if last is None:
-            return "not known: the transcript store was not read"
+            return f"not known: {uncounted}, and what is stored was not counted"
         if last:
             return f"lines up to number {last:,} are stored; {unknown}"
     if receipt is None:

@@ -45,7 +45,7 @@ def test_what_was_lost_is_said_of_each_attempt() -> None:
 
 
 def test_output_of_a_store_that_was_not_read_does_not_count_as_unwritten() -> None:
-    not_read = "not known: the transcript store was not read"
+    not_read = "not known: its pod did not report its count, and what is stored was not counted"
     lost = AttemptReport(attempt=1, job_name="first", failure_code="pod_lost")
     assert explain(Outcome(attempts=(lost,)))["output"] == not_read
     assert explain(Outcome(attempts=(lost,), receipt=OutputReceipt()))["output"] == not_read
