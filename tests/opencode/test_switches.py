@@ -80,7 +80,7 @@ async def test_leaving_the_workspace_is_what_the_form_says_of_skipped_permission
         call("bash", command=program, description="read it in a program"),
     ]
     run = await play(home, *calls, DONE, skip_permissions=skip_permissions)
-    assert [state["status"] for state in run.tools] == statuses, run.errors
+    assert (run.exit_code, [state["status"] for state in run.tools]) == (0, statuses), run.errors
 
 
 @pytest.mark.slow
