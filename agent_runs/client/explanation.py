@@ -140,6 +140,6 @@ def _session(outcome: Outcome) -> str:
 
 def _next_step(outcome: Outcome) -> str:
     if outcome.failure is None:
-        return "None."
+        return "Nothing to do."
     repeats = " Paperclip repeats such a run by itself, a limited number of times." if outcome.may_repeat else ""
     return f"{printable(outcome.failure.next_step, MESSAGE_LIMIT)}{repeats}"
