@@ -79,7 +79,7 @@ class Step:
 
     Attributes:
         input: uncached, with the tokens that were written to the cache.
-        output: with reasoning.
+        output: without reasoning.
         cost: in US dollars.
     """
 

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent_runs.pod.sidecar.drivers.folder import End
+from agent_runs.pod.sidecar.drivers.folder import END, STATE, TURN, End
+from agent_runs.pod.sidecar.drivers.opencode_server import drive as opencode
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import State, Turn
+from agent_runs.pod.sidecar.drivers.waiting import Aborted
 from agent_runs.pod.sidecar.driving import Driving
 from dev_stack.plan import ROOT
 from tests.pod.acp import PROFILES, acp_turn
@@ -52,6 +55,23 @@ def test_a_stop_that_comes_while_the_driver_starts_aborts_the_turn(tmp_path: Pat
         finally:
             end_session(sidecar)
     assert json.loads(end)["reason"] == "aborted"
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_stop_of_a_driver_that_takes_the_place_of_another_says_what_is_known_of_the_prompt(
+    sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def aborted(*_: object) -> int:
+        raise Aborted
+
+    monkeypatch.setattr(opencode, "Waiter", lambda: None)  # it is for a process of its own
+    monkeypatch.setattr(opencode, "await_port", aborted)
+    (tmp_path / TURN).write_text(json.dumps(dict.fromkeys(Turn._fields)))
+    (tmp_path / STATE).write_text(json.dumps(State(session="ses_1", sent=sent)._asdict()))
+    opencode.drive(str(tmp_path))
+    end = json.loads((tmp_path / END).read_text())
+    assert (end["reason"], end["session"]) == ("aborted", "ses_1")
+    assert end["detail"] == ("" if sent else "aborted before the prompt was sent")
 
 
 @pytest.mark.parametrize("driver", ["acp", None])
