@@ -284,12 +284,12 @@ def _cost(reports: Sequence[Report]) -> Decimal | None:
 
 
 def _session_id(request: RunRequest | None, reports: Sequence[Report]) -> str | None:
-    """The last session seen; else the resumed one, unless OpenCode does not know it."""
-    seen = [report.session_id for report in reports if report.session_id and not report.unknown_session]
-    if seen:
-        return seen[-1]
+    """The last session seen, else the resumed one; None when OpenCode does not know it, and no other took its place."""
+    last = next((report for report in reversed(reports) if report.session_id or report.unknown_session), None)
+    if last is not None:
+        return None if last.unknown_session else last.session_id
     resumed = request.runtime.session_params if request else None
-    return resumed.session_id if resumed and not any(report.unknown_session for report in reports) else None
+    return resumed.session_id if resumed else None
 
 
 def _clears(reports: Sequence[Report], session_id: str | None) -> bool:

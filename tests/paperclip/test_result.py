@@ -141,6 +141,12 @@ def test_a_fresh_session_after_an_unknown_one_is_kept() -> None:
     assert (result.session_id, result.clear_session) == ("ses_1", False)
 
 
+def test_a_session_of_this_run_that_a_later_attempt_does_not_know_is_forgotten() -> None:
+    unknown = Report(unknown_session=True, clear_session=True)
+    result = outcome(REQUEST, report=Report(), earlier=[SUCCESS, unknown], failure=PodLost.as_failure("evicted"))
+    assert (result.session_id, result.session_params, result.clear_session) == (None, None, True)
+
+
 def test_a_session_that_a_provider_rejects_a_second_time_is_cleared_in_words() -> None:
     rejected = Report(failure=ProviderRejected.as_failure("400: no"), session_id="ses_old", exit_code=1)
     first = outcome(RESUMED, report=rejected, end=ContainerEnd(exit_code=1))
