@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.drive import identifier
 from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
 from agent_runs.pod.sidecar.drivers.opencode_server.stream import grow
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, elements
+from agent_runs.pod.sidecar.drivers.record import Record
 from agent_runs.transcript.agent_state import AgentState
 from agent_runs.transcript.entries import entry
 from agent_runs.transcript.events import SERVER_EVENTS
@@ -151,6 +153,19 @@ def test_a_line_that_nests_too_deeply_is_left_out_by_name() -> None:
     for _ in range(100_000):
         deep = {"a": deep}
     assert json.loads(encoded(Line("text", {"part": deep}), 1, SESSION))["type"] == "event_left_out"
+
+
+def test_after_a_live_line_that_cannot_be_written_the_next_driver_leaves_out_no_line_too_many(tmp_path: Path) -> None:
+    path, live = str(tmp_path / "events"), {"error"}
+    first, second = (Line("text", {"part": {"text": text}}) for text in ("first", "second"))
+    record = Record(path, SESSION, live)
+    record.write(Line("error", {"error": float("inf")}))
+    record.write(first)
+    successor = Record(path, SESSION, live)
+    successor.write(first)
+    successor.write(second)
+    written = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [line["type"] for line in written] == ["event_left_out", "text", "text"]
 
 
 def test_lines_that_only_a_server_makes_change_no_result_and_show_nothing() -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 MAX_INPUT, MAX_TITLE, MAX_NAME = 2000, 200, 128
 LEFT_OUT = object()
 """The data of an event that is too large."""
+LEFT_OUT_TYPE = "event_left_out"
 MAX_TOOLS = 1024
 """Tool calls that are known to run at the same time."""
 MIN_WORD = 8
@@ -33,7 +34,7 @@ def encoded(line: Line, timestamp: int, session: str) -> bytes:
     try:
         document = _dump({"type": line.type, **head, **line.content})
     except (RecursionError, ValueError):
-        document = _dump({"type": "event_left_out", **head})
+        document = _dump({"type": LEFT_OUT_TYPE, **head, "leftOut": line.type})
     return document.encode("utf-8", "backslashreplace") + b"\n"
 
 

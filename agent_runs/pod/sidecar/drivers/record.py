@@ -7,10 +7,11 @@ import re
 import time
 from collections.abc import Set as AbstractSet
 
-from agent_runs.pod.sidecar.drivers.lines import Line, encoded
+from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT_TYPE, Line, encoded
 
 _HEAD = 600
 _TYPE = re.compile(rb'\{"type":"([a-z_]{1,40})","timestamp":(\d{1,16})')
+_LEFT_OUT = re.compile(rb',"leftOut":"([a-z_]{1,40})"\}\n$')
 _PIECE = 1024 * 1024
 
 
@@ -61,6 +62,8 @@ class Record:
                 if not line.endswith(b"\n"):
                     break
                 kind = self._take(line)
+                if kind == LEFT_OUT_TYPE and (left_out := _LEFT_OUT.search(line)):
+                    kind = left_out[1].decode()
                 self._repeated += kind != "" and kind not in self._live
                 end += len(line)
         return end

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from agent_runs.pod.sidecar.drivers.lines import (
     LEFT_OUT,
+    LEFT_OUT_TYPE,
     MAX_INPUT,
     MAX_NAME,
     MAX_TITLE,
@@ -54,7 +55,7 @@ class Journal:
         """Take the next event and return the lines it makes. Never raises."""
         self.seq = seq
         if data is LEFT_OUT:
-            return [Line("event_left_out", {})] if self.has_prompt else []
+            return [Line(LEFT_OUT_TYPE, {})] if self.has_prompt else []
         fields = dictionary(data)
         if kind == "message.updated.1":
             self._message(seq, dictionary(fields.get("info")))
