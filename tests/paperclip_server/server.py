@@ -21,7 +21,7 @@ from tests.paperclip_server.installation import node_home, unprivileged
 from tests.paperclip_server.sandbox import Sandbox
 from tests.support.ports import free_port
 
-BOOT_TIMEOUT: Final = timedelta(seconds=150)
+BOOT_TIMEOUT: Final = timedelta(minutes=8)
 """Long enough for 278 migrations on two busy cores."""
 HEALTH_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 NODE, PROGRAM, PLUGIN, KEYS = "/paperclip-node", "/paperclip-program", "/paperclip-plugin", "/paperclip-keys"
