@@ -84,7 +84,7 @@ def jwks(text: str) -> list[dict[str, Any]]:
     """
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     listed = parsed.get("keys") if isinstance(parsed, dict) else None
     found: list[Any] = listed if isinstance(listed, list) else [parsed]

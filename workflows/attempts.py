@@ -66,7 +66,6 @@ async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionPa
 async def _run_agent(run: RunState, tokens: TokenRotation, attempt: Attempt) -> None:
     """Prepare, create the Job, wait for its pod, follow its output."""
     profile, prompt = await preparation.profile_and_prompt(run, attempt)
-    attempt.namespace = prompt.namespace
     job = await preparation.create_job(run, tokens, attempt, profile, prompt)
     pod = await following.wait_for_pod(run, attempt, job)
     attempt.started_at = workflow.now()

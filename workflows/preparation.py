@@ -79,7 +79,11 @@ async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfil
         retry_policy=RETRIES,
         cancellation_type=STOPS_FIRST,
     )
-    await wait_all(profile, prompt)
+    try:
+        await wait_all(profile, prompt)
+    finally:
+        if (bundle := result_or_none(prompt)) is not None:
+            attempt.namespace = bundle.namespace
     return profile.result(), prompt.result()
 
 

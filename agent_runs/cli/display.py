@@ -25,7 +25,7 @@ from agent_runs.transcript.events import printable, visible
 
 if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which most commands do without
     from agent_runs.cli import terminal
-    from agent_runs.client.explanation import StoredOutput
+    from agent_runs.client.explanation import StoredLines
     from agent_runs.client.obstacles import Obstacle
     from agent_runs.client.outcome import Cancelled
     from agent_runs.client.runs import RunSummary
@@ -97,7 +97,7 @@ class Display(Protocol):
 
     def obstacles(self, obstacles: Iterable[Obstacle]) -> None: ...
 
-    def outcome(self, run_id: str, outcome: Outcome, stored: StoredOutput | None = None) -> None:
+    def outcome(self, run_id: str, outcome: Outcome, stored: StoredLines | None = None) -> None:
         """Show an outcome with its explanation; `stored` is None where the store was not read."""
         ...
 
@@ -192,8 +192,8 @@ class TextDisplay:
         for each in obstacles:
             self.console.print(Text(printable(each.text, 1000), style="yellow"), soft_wrap=True)
 
-    def outcome(self, run_id: str, outcome: Outcome, stored: StoredOutput | None = None) -> None:
-        """Print a table: the explanation, model, usage, cost, the agent's last words."""
+    def outcome(self, run_id: str, outcome: Outcome, stored: StoredLines | None = None) -> None:
+        """Print a table: the explanation, model, usage, cost, and the agent's summary."""
         rows = {name: Text(text) for name, text in explain(outcome, stored).items()}
         rows["what happened"].stylize("bold red" if outcome.failure else "bold green")
         rows |= {
@@ -302,7 +302,7 @@ class JsonDisplay:
                 "obstacle", obstacle=each.kind, subject=each.subject, text=each.text, since=each.since.isoformat()
             )
 
-    def outcome(self, run_id: str, outcome: Outcome, stored: StoredOutput | None = None) -> None:
+    def outcome(self, run_id: str, outcome: Outcome, stored: StoredLines | None = None) -> None:
         """`{"type": "outcome", "runId": …, "outcome": {…} in Paperclip's spelling, "explanation": {heading: text}}`."""
         explanation = explain(outcome, stored)
         self._write("outcome", runId=run_id, outcome=outcome.model_dump(mode="json"), explanation=explanation)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from agent_runs.cli.lazy import lazy
 from agent_runs.cli.program import Refused
-from agent_runs.client.explanation import StoredOutput
+from agent_runs.client.explanation import StoredLines
 from agent_runs.client.runs import check_unambiguous
 from agent_runs.client.settings import DEFAULT_STORE, ClientSettings
 from agent_runs.contracts.errors import TranscriptsUnavailable
@@ -196,7 +196,7 @@ class RunOutput:
         return max(await self.store.attempts(self.run), default=0)
 
 
-async def stored_output(transcripts: Transcripts, run: RunKey) -> StoredOutput:
+async def stored_output(transcripts: Transcripts, run: RunKey) -> StoredLines:
     """What an explanation of the run's outcome needs of its output.
 
     Raises:
@@ -205,8 +205,8 @@ async def stored_output(transcripts: Transcripts, run: RunKey) -> StoredOutput:
     attempts = await transcripts.attempts(run)
     last = {number: await transcripts.last(AttemptKey(run=run, attempt=number)) or 0 for number in attempts}
     if not last:
-        return StoredOutput()
+        return StoredLines()
     newest = max(last)
     tail = RunOutput(transcripts, run, ended=lambda: True).attempt(newest, max(last[newest] - TAIL, 0))
     async with aclosing(tail) as lines:
-        return StoredOutput(last, [line async for line in lines])
+        return StoredLines(last, [line async for line in lines])

@@ -20,7 +20,7 @@ NAMED_GAPS: Final = 3
 
 
 @dataclass(frozen=True)
-class StoredOutput:
+class StoredLines:
     """What the store has of a run's output.
 
     Attributes:
@@ -32,7 +32,7 @@ class StoredOutput:
     tail: Sequence[Line] = ()
 
 
-def explain(outcome: Outcome, stored: StoredOutput | None = None) -> dict[str, str]:
+def explain(outcome: Outcome, stored: StoredLines | None = None) -> dict[str, str]:
     """Five headings and what stands under each. `stored` is None where the store was not read."""
     return {
         "what happened": _happened(outcome),
@@ -86,10 +86,10 @@ def _text(line: Line) -> str:
     return printable(line.data[: LINE_LIMIT * 4].decode("utf-8", errors="replace"), LINE_LIMIT)
 
 
-def _output(outcome: Outcome, stored: StoredOutput | None) -> str:
+def _output(outcome: Outcome, stored: StoredLines | None) -> str:
     """What is stored of each attempt's output, and what was lost."""
     if stored is None and not outcome.attempts:
-        stored = StoredOutput()  # nobody wrote any
+        stored = StoredLines()  # nobody wrote any
     if len(outcome.attempts) < 2:
         return _of_attempt(outcome.receipt, max(stored.last.values(), default=0) if stored else None)
     return "\n".join(

@@ -8,7 +8,7 @@ import pytest
 from rich.text import Text
 
 from agent_runs.cli.display import Display, ListedRun, OutputConsole, RunRef, TextDisplay
-from agent_runs.client.explanation import StoredOutput
+from agent_runs.client.explanation import StoredLines
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.outcome import Cancelled
 from agent_runs.client.timeline import PhaseChange, Step
@@ -45,7 +45,7 @@ def show_all(display: Display) -> None:
     display.runs([ListedRun(replace(run, phase=BAD, model=BAD, task_key=BAD, failure_code=BAD), ref)])
     display.steps([Step(BAD, NOON)])
     display.obstacles([Obstacle("step_waits", BAD, BAD, NOON)])
-    display.outcome(BAD, OUTCOME, StoredOutput({1: 1}, [Line(1, "stderr", BAD.encode(), at=NOON)]))
+    display.outcome(BAD, OUTCOME, StoredLines({1: 1}, [Line(1, "stderr", BAD.encode(), at=NOON)]))
     display.cancelled(BAD, Cancelled(outcome="ended before", stop=Stop(), session_id=BAD, failure_code=BAD))
     display.values({BAD: BAD})
     display.findings([Finding(code=BAD, level="error", message=BAD, hint=BAD)])
@@ -69,5 +69,5 @@ def test_in_a_terminal_the_codes_are_those_of_our_own_styles() -> None:
 
 def test_tokens_that_were_written_to_the_cache_are_input(capsys: pytest.CaptureFixture[str]) -> None:
     usage = Usage(input_tokens=1000, cache_write_tokens=200, cached_input_tokens=30, output_tokens=4)
-    TextDisplay().outcome("succeeded", Outcome(usage=usage), StoredOutput({}, []))
+    TextDisplay().outcome("succeeded", Outcome(usage=usage), StoredLines({}, []))
     assert "1,200 in, 30 cached, 4 out" in capsys.readouterr().out

@@ -1,5 +1,8 @@
 """Every failure has a name, a next step and a budget."""
 
+import re
+from pathlib import Path
+
 from temporalio.exceptions import ApplicationError
 
 from agent_runs.contracts.errors import FAILURES, ClusterUnavailable, RunError, failure_of
@@ -35,3 +38,12 @@ def test_an_unknown_failure_keeps_its_name_and_is_no_success() -> None:
 
 def test_messages_are_bounded() -> None:
     assert len(RunError.as_failure("x" * 100_000).message) == 2000
+
+
+def test_each_code_of_the_plugin_is_explained() -> None:
+    root = Path(__file__).parents[2]
+    sources = (file.read_text() for file in (root / "adapter" / "src").glob("*.ts"))
+    codes = {code for source in sources for code in re.findall(r'\{ code: "(\w+)"', source)}
+    page = (root / "docs" / "paperclip.md").read_text()
+    assert "temporal_refused" in codes
+    assert [code for code in codes if code not in FAILURES and f"| `{code}` |" not in page] == []

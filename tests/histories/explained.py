@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from agent_runs.client.explanation import StoredOutput, explain, meaning_of
+from agent_runs.client.explanation import StoredLines, explain, meaning_of
 from agent_runs.contracts import updates
 from agent_runs.contracts.errors import FAILURES
 from agent_runs.contracts.outcome import Outcome
@@ -45,7 +45,7 @@ def _explained() -> Iterator[tuple[str, dict[str, str]]]:
     for file in sorted(FOLDER.glob("*.json")):
         outcome = outcome_of(json.loads(file.read_text()))
         if outcome is not None and outcome.failure is not None:
-            rows = explain(outcome, StoredOutput())
+            rows = explain(outcome, StoredLines())
             yield file.stem.replace("-", " "), {name: _without_ids(text) for name, text in rows.items()}
 
 

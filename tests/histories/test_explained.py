@@ -2,7 +2,7 @@
 
 import json
 
-from agent_runs.client.explanation import StoredOutput, explain
+from agent_runs.client.explanation import StoredLines, explain
 from agent_runs.contracts.outcome import AttemptReport, Outcome, OutputReceipt
 from tests.histories.explained import FOLDER, PAGE_FILE, outcome_of, page_text
 
@@ -32,16 +32,16 @@ def test_what_was_lost_is_said_of_each_attempt() -> None:
         AttemptReport(attempt=1, job_name="first", failure_code="pod_lost"),
         AttemptReport(attempt=2, job_name="second", receipt=counted),
     )
-    stored = StoredOutput({1: 120, 2: 7})
+    stored = StoredLines({1: 120, 2: 7})
     rows = explain(Outcome(exit_code=1, attempts=attempts, receipt=counted), stored)
     assert rows["output"] == (
         "attempt 1: lines up to number 120 are stored; whether the agent wrote more is not known: its pod did not "
         "report its count\nattempt 2: 7 lines on stdout are stored; nothing was lost: the pod counted the same"
     )
     assert "of the last attempt: exit code 1" in rows["evidence"]
-    unfinished = explain(Outcome(attempts=attempts[:1]), StoredOutput({1: 120}))["output"]
+    unfinished = explain(Outcome(attempts=attempts[:1]), StoredLines({1: 120}))["output"]
     assert unfinished.startswith("lines up to number 120 are stored; ")
-    assert explain(Outcome(attempts=attempts[:1]), StoredOutput())["output"] == "none was written"
+    assert explain(Outcome(attempts=attempts[:1]), StoredLines())["output"] == "none was written"
 
 
 def test_output_of_a_store_that_was_not_read_does_not_count_as_unwritten() -> None:

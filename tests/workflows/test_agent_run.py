@@ -99,13 +99,14 @@ async def test_a_failing_activity_names_the_failure_and_is_cleaned_up(
     assert steps.names[-1] == "finish"
 
 
+@pytest.mark.parametrize("step", ["introspect_pod", "create_job"])
 async def test_what_an_unreported_job_has_left_is_looked_for_where_its_prompt_is(
-    temporal: Client, queue: str, request_of_a_run: FakeRequest
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, step: str
 ) -> None:
     async def bundle(input: Any) -> PromptBundle:
         return PromptBundle(namespace="agents", secret_name=input.attempt.prompt_secret_name, sha256="0", size=1)
 
-    steps = FakeActivities({"bundle_prompt": bundle, "create_job": fail_with(JobCreateFailed("no answer"))})
+    steps = FakeActivities({"bundle_prompt": bundle, step: fail_with(JobCreateFailed("no answer"))})
     async with running_worker(temporal, queue, steps) as start:
         await outcome_at_close(await start(request_of_a_run))
     assert steps.last_input("finish").namespace == "agents"

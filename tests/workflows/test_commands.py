@@ -27,7 +27,7 @@ Edit = tuple[str, str, str]
 PREPARATION = (SOURCE / "preparation.py").read_text()
 START = PREPARATION.index("    profile = workflow.start_activity(")
 SECOND = PREPARATION.index("    prompt = workflow.start_activity(")
-PROFILE, PROMPT = PREPARATION[START:SECOND], PREPARATION[SECOND : PREPARATION.index("    await wait_all(profile")]
+PROFILE, PROMPT = PREPARATION[START:SECOND], PREPARATION[SECOND : PREPARATION.index("    try:", SECOND)]
 SWAP: Edit = ("preparation.py", PROFILE + PROMPT, PROMPT + PROFILE)
 FINALIZE = "        await asyncio.gather(_parse_transcript(run, attempt), _finish(run, attempt))\n"
 
