@@ -1,8 +1,8 @@
 """Lines per second of the whole fold, against a bare decoder with the same accounting, in one run.
 
-Run as `python -m bench.parser`. The baselines decode each line with `json` or `orjson` and keep the same sums, answer,
-errors and recent ids, but trust every line: no odd shapes, no cut lines, no diagnostics, no bounds. Best of five
-rounds, taken in turns, so that a busy machine hurts all alike.
+Run as `python -m bench.parser`. All get whole lines, as the log reader hands them over. The baselines decode each with
+`json` or `orjson` and keep the same sums, answer, errors and recent ids, but trust every line: no odd shapes, no cut
+lines, no diagnostics, no bounds. Best of five rounds, taken in turns, so that a busy machine hurts all alike.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import platform
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from importlib.metadata import version
 from typing import Any
@@ -18,16 +18,18 @@ from typing import Any
 import orjson
 
 from agent_runs.contracts.outcome import ContainerEnd, Usage
-from tests.support.saved_output import fold_chunks
+from agent_runs.transcript.fold import Fold
+from agent_runs.transcript.lines import Line
+from tests.support.lines import file_line
 
 STEPS = 5000
 ROUNDS = 5
-CHUNK = 64 * 1024
 
 
-def transcript(steps: int) -> bytes:
+def transcript(steps: int) -> list[Line]:
     """`steps` steps of four events (start, text, tool, finish), 1.1 kB each on average."""
-    return b"".join(line_of(event) for step in range(steps) for event in step_of(step, last=step == steps - 1))
+    events = (event for step in range(steps) for event in step_of(step, last=step == steps - 1))
+    return [file_line(line_of(event)[:-1]) for event in events]
 
 
 def line_of(event: dict[str, Any]) -> bytes:
@@ -123,21 +125,19 @@ class Plain:
         return False
 
 
-def ours(output: bytes) -> tuple[Usage, Decimal | None, str]:
-    """Chunks to report: splitter, fold and verdict."""
-    chunks = (output[start : start + CHUNK] for start in range(0, len(output), CHUNK))
-    report = fold_chunks(chunks).report(ContainerEnd(exit_code=0))
+def ours(lines: Sequence[Line]) -> tuple[Usage, Decimal | None, str]:
+    fold = Fold()
+    for line in lines:
+        fold.add(line)
+    report = fold.report(ContainerEnd(exit_code=0))
     return report.usage, report.cost_usd, report.summary
 
 
-def baseline(decode: Callable[[bytes], Any]) -> Callable[[bytes], tuple[Usage, Decimal | None, str]]:
-    """Split whole, decode, count."""
-
-    def run(output: bytes) -> tuple[Usage, Decimal | None, str]:
+def baseline(decode: Callable[[bytes], Any]) -> Callable[[Sequence[Line]], tuple[Usage, Decimal | None, str]]:
+    def run(lines: Sequence[Line]) -> tuple[Usage, Decimal | None, str]:
         plain = Plain(decode)
-        for raw in output.split(b"\n"):
-            if raw:
-                plain.line(raw)
+        for line in lines:
+            plain.line(line.data)
         fresh, written, read, write, reasoning = plain.usage
         usage = Usage(
             input_tokens=fresh,
@@ -154,7 +154,7 @@ def baseline(decode: Callable[[bytes], Any]) -> Callable[[bytes], tuple[Usage, D
 def measure(steps: int = STEPS, rounds: int = ROUNDS) -> str:
     """A Markdown table; raises when the contenders do not agree on the result."""
     output = transcript(steps)
-    lines = 4 * steps
+    lines, size = len(output), sum(len(line.data) for line in output)
     contenders = {
         "this project's fold (msgspec)": ours,
         "`orjson.loads` per line": baseline(orjson.loads),
@@ -166,13 +166,13 @@ def measure(steps: int = STEPS, rounds: int = ROUNDS) -> str:
     best = _best(contenders, output, rounds)
     fastest = best[next(iter(contenders))]
     rows = [
-        f"| {name} | {lines / seconds:,.0f} | {len(output) / seconds / 1e6:,.0f} | {seconds / lines * 1e6:.2f} "
+        f"| {name} | {lines / seconds:,.0f} | {size / seconds / 1e6:,.0f} | {seconds / lines * 1e6:.2f} "
         f"| {seconds / fastest:.2f} |"
         for name, seconds in best.items()
     ]
     tools = f"Python {platform.python_version()}, msgspec {version('msgspec')}, orjson {version('orjson')}"
     head = [
-        f"{lines:,} lines of {len(output) / lines:,.0f} bytes, best of {rounds}; {tools}, {os.cpu_count()} cores.",
+        f"{lines:,} lines of {size / lines:,.0f} bytes, best of {rounds}; {tools}, {os.cpu_count()} cores.",
         "",
         "| with full accounting | lines/s | MB/s | µs per line | time, ours = 1 |",
         "|---|---:|---:|---:|---:|",
@@ -180,7 +180,9 @@ def measure(steps: int = STEPS, rounds: int = ROUNDS) -> str:
     return "\n".join([*head, *rows])
 
 
-def _best(contenders: Mapping[str, Callable[[bytes], object]], output: bytes, rounds: int) -> dict[str, float]:
+def _best(
+    contenders: Mapping[str, Callable[[Sequence[Line]], object]], output: Sequence[Line], rounds: int
+) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
@@ -188,7 +190,7 @@ def _best(contenders: Mapping[str, Callable[[bytes], object]], output: bytes, ro
     return {name: min(taken) for name, taken in times.items()}
 
 
-def _seconds(run: Callable[[bytes], object], output: bytes) -> float:
+def _seconds(run: Callable[[Sequence[Line]], object], output: Sequence[Line]) -> float:
     start = time.perf_counter()
     run(output)
     return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""OpenCode's output as lines and events: an incremental splitter and a decoder that never raises.
+"""OpenCode's output as events: a decoder that never raises.
 
 `opencode run --format json` writes one JSON object per line, UTF-8, split at LF only (U+2028 and U+0085 stand raw
 inside strings). The usual line takes msgspec's typed path, which does not build what the fold ignores, such as tool

@@ -108,6 +108,77 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "agent_runs/paperclip/tools.py": ("tests/paperclip/test_host_texts.py", "tests/paperclip"),
     "agent_runs/paperclip/redaction.py": ("tests/paperclip/test_redaction.py", "tests/activities/test_stream_logs.py"),
+    "agent_runs/paperclip/spellings.py": ("tests/paperclip/test_redaction.py", "tests/paperclip/test_secret_values.py"),
+    "agent_runs/paperclip/session.py": (
+        *("tests/paperclip/test_session.py", "tests/conformance/test_paperclip.py"),
+        "tests/paperclip/test_preparation.py",
+    ),
+    "agent_runs/paperclip/result.py": ("tests/paperclip/test_result.py", "tests/conformance/test_paperclip.py"),
+    "agent_runs/contracts/request.py": (
+        *("tests/contracts", "tests/paperclip/test_environment.py", "tests/opencode/test_command.py"),
+        *("tests/security/test_policy.py", "tests/workflows/test_boundary.py"),
+    ),
+    "agent_runs/contracts/identity.py": (
+        *("tests/contracts/test_identity.py", "tests/workflows/test_boundary.py", "tests/job/test_manifest.py"),
+        *("tests/kube/test_previous_runs.py", "tests/security/test_network.py"),
+    ),
+    "agent_runs/plain_yaml.py": ("tests/security/test_bombs.py", "tests/kube/test_credentials.py", "tests/job"),
+    "agent_runs/kube/credentials.py": ("tests/kube/test_credentials.py", "tests/kube/test_client.py"),
+    "agent_runs/kube/diagnosis.py": tuple(
+        f"tests/{name}.py"
+        for name in (
+            *("kube/test_diagnosis", "kube/test_evictions", "conformance/test_pod_wait", "logs/test_follower"),
+            *("activities/test_finish", "runs/test_scheduling"),
+        )
+    ),
+    "agent_runs/transcript/provider_errors.py": tuple(
+        f"tests/{name}.py"
+        for name in (
+            *("agents/test_profiles", "transcript/test_verdict", "conformance/test_opencode_output"),
+            "transcript/test_captures",
+        )
+    ),
+    "agent_runs/transcript/lines.py": tuple(
+        f"tests/{name}.py"
+        for name in (
+            *("transcript/test_events", "transcript/test_store", "logs/test_log_resume", "logs/test_follower"),
+            "activities/test_one_fold",
+        )
+    ),
+    "agent_runs/logs/silence.py": tuple(
+        f"tests/{name}.py"
+        for name in ("logs/test_silence", "workflows/test_deadlines", "activities/test_progress", "logs/test_follower")
+    ),
+    "agent_runs/client/obstacles.py": tuple(
+        f"tests/{name}.py"
+        for name in ("client/test_obstacles", "cli/test_display", "web/test_pages", "cli/test_follow")
+    ),
+    "agent_runs/cli/display.py": (
+        *("tests/cli/test_display.py", "tests/cli/test_commands.py", "tests/cli/test_listing.py"),
+        *("tests/cli/test_replay.py", "tests/security/test_hostile_input.py"),
+    ),
+    "agent_runs/service/health.py": ("tests/service/test_health.py", "tests/service/test_starting.py"),
+    "agent_runs/pod/sidecar/shared.py": ("tests/security/test_sidecar_files.py", "tests/pod/test_sidecar_output.py"),
+    "agent_runs/pod/sidecar/output.py": tuple(
+        f"tests/{name}.py"
+        for name in ("pod/test_sidecar_output", "security/test_sidecar_files", "pod/test_frames", "pod/test_peaks")
+    ),
+    **{
+        f"agent_runs/pod/sidecar/drivers/{name}.py": tuple(
+            f"tests/{file}.py"
+            for file in ("pod/test_driver_lines", "security/test_streamed_secrets", "pod/test_driver")
+        )
+        for name in ("growth", "lines")
+    },
+    "agent_runs/pod/sidecar/drivers/acp/mapping.py": (
+        *("tests/pod/test_acp.py", "tests/agents/test_captures.py"),
+        "tests/pod/test_acp_agents.py",
+    ),
+    "workflows/boundary.py": ("tests/workflows/test_boundary.py", "tests/workflows/test_callers.py"),
+    "workflows/attributes.py": tuple(
+        f"tests/{name}.py"
+        for name in ("client/test_search_attributes", "workflows/test_agent_run", "workflows/test_boundary")
+    ),
 }
 """The modules, and the tests that the gate has for each: those first that fail soonest."""
 
