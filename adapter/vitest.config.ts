@@ -1,3 +1,3 @@
 import { defineConfig } from "vitest/config";
 
-export default defineConfig({ test: { include: ["tests/**/*.test.ts"], testTimeout: 180_000, hookTimeout: 120_000 } });
+export default defineConfig({ test: { include: ["tests/**/*.test.ts"], testTimeout: 600_000, hookTimeout: 600_000 } });

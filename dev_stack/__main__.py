@@ -40,6 +40,7 @@ def demo(
     agent: Annotated[
         str, typer.Option(metavar="NAME", help="Whose program runs: opencode, claude, codex, gemini, pi or qwen.")
     ] = "opencode",
+    opencode: Annotated[int, typer.Option(min=1, max=2, help="The version of OpenCode.")] = 1,
     scenario: Annotated[str, typer.Option(metavar="NAME", help="The scenario of the scripted model.")] = "script",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the stack up afterwards, until Ctrl-C.")] = False,
     twice: Annotated[
@@ -52,9 +53,9 @@ def demo(
 ) -> None:
     """One agent run, end to end, on this machine, live: real Temporal, the real agent, a scripted model.
 
-    Example: ./dev demo --scenario tool-fail, or ./dev demo --agent claude
+    Example: ./dev demo --scenario tool-fail, ./dev demo --opencode 2, or ./dev demo --agent claude
     """
-    plan = Plan(_state(state, "demo"), Ports(), kubeconfig, image, model_host, agent=agent)
+    plan = Plan(_state(state, "demo"), Ports(), kubeconfig, image, model_host, agent=agent, opencode=opencode)
     shown = display.display(as_json=as_json, verbose=verbose)
     run_async(lambda: commands.demo(plan, shown, scenario=scenario, keep=keep, twice=twice))
 

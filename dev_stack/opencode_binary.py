@@ -1,7 +1,8 @@
 """The real OpenCode binary for demos and tests: found, or installed once through npm into a cache folder.
 
 npm's package `opencode-ai` is a launcher that picks one of several platform packages; the platform package holds the
-binary itself and is all that is needed, so it is installed directly and without its scripts.
+binary itself and is all that is needed, so it is installed directly and without its scripts. OpenCode 2 has such
+packages, too, with other names.
 """
 
 import functools
@@ -16,6 +17,9 @@ from dev_stack.npm import OPTIONS, NpmFailed, ensure_installed, npm, run, summar
 from dev_stack.plan import cache_folder
 
 VERSION: Final = "1.18.33"
+VERSION_2: Final = "2.0.15"
+NEWEST: Final = {1: VERSION, 2: VERSION_2}
+"""Those that are tested, by their first number."""
 OVERRIDE: Final = "AGENT_RUNS_OPENCODE"
 _SYSTEMS: Final = {"Linux": "linux", "Darwin": "darwin"}
 _MACHINES: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
@@ -33,14 +37,15 @@ async def ensure_opencode(cache: Path | None = None, version: str = VERSION) -> 
 
     Args:
         cache: None: `opencode` in the cache of all downloads.
+        version: of any other than `VERSION`, AGENT_RUNS_OPENCODE is not read.
 
     Raises:
         OpenCodeUnavailable: no npm, no network, no such version, no binary for this machine, no writable cache.
     """
-    if override := os.environ.get(OVERRIDE):
+    if version == VERSION and (override := os.environ.get(OVERRIDE)):
         return _checked_override(Path(override))
     cache = cache or cache_folder() / "opencode"
-    package = package_name(Machine.this())
+    package = package_name(Machine.this(), version)
     home = cache.resolve() / version
     binary = _binary(home, package)
     install = functools.partial(_install, package, version)
@@ -73,13 +78,13 @@ class Machine:
         return cls(platform.system(), platform.machine(), linux and platform.libc_ver()[0] != "glibc", avx2)
 
 
-def package_name(machine: Machine) -> str:
-    """The npm package with the binary for a machine.
+def package_name(machine: Machine, version: str = VERSION) -> str:
+    """The npm package with the binary for a machine. Of OpenCode 2 it is the build that needs no AVX2.
 
     Raises:
         OpenCodeUnavailable: none is published for it, or none that we can run.
 
-    Source: `optionalDependencies` of opencode-ai 1.18.33.
+    Source: `optionalDependencies` of opencode-ai 1.18.33; the registry, for 2.0.15.
     """
     system = _SYSTEMS.get(machine.system)
     cpu = _MACHINES.get(machine.machine.lower())
@@ -87,9 +92,10 @@ def package_name(machine: Machine) -> str:
         raise OpenCodeUnavailable(
             f"There is no OpenCode for {machine.system} on {machine.machine}.", "Use Linux or macOS on x64 or arm64"
         )
-    baseline = ["baseline"] if cpu == "x64" and not machine.avx2 else []
+    second = version.startswith("2.")
+    baseline = ["baseline"] if cpu == "x64" and (second or not machine.avx2) else []
     musl = ["musl"] if machine.musl else []
-    return "-".join(["opencode", system, cpu, *baseline, *musl])
+    return "-".join(["@opencode/cli" if second else "opencode", system, cpu, *baseline, *musl])
 
 
 def _binary(home: Path, package: str) -> Path:
@@ -118,7 +124,7 @@ async def _check_binary(binary: Path, version: str) -> None:
         code, output = await run(
             [str(binary), "--version"], {"PATH": os.defpath, "HOME": scratch, "TMPDIR": scratch, "PWD": scratch}
         )
-    if code != 0 or output.split() != [version]:
+    if code != 0 or output.split()[-1:] not in ([version], [f"v{version}"]):
         raise OpenCodeUnavailable(
             f"The installed OpenCode does not run here: `opencode --version` ended with {code}: {summary(output)}",
             "Report the machine and this message",

@@ -43,6 +43,7 @@ class Plan:
         kubeconfig: a real cluster to use instead of the embedded one; then `image` names the agents' image.
         model_host: address of this machine that pods of the real cluster reach; None finds it out.
         agent: whose program runs; its image on a real cluster is `image`.
+        opencode: the version of OpenCode, its first number.
         paperclip_api_url: address of Paperclip for agents; None leaves it to whoever starts a run. Without any an agent
             has its token in its environment, so its pod never rests.
     """
@@ -54,6 +55,7 @@ class Plan:
     model_host: str | None = None
     paperclip_api_url: str | None = None
     agent: str = OPENCODE
+    opencode: int = 1
 
     @property
     def embedded(self) -> bool:

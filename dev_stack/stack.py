@@ -32,7 +32,7 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.request import OPENCODE
 from dev_stack.agent_programs import PROGRAMS, ProgramUnavailable, ensure_program, link_programs
 from dev_stack.cluster_access import Access
-from dev_stack.opencode_binary import OpenCodeUnavailable, ensure_opencode
+from dev_stack.opencode_binary import NEWEST, OpenCodeUnavailable, ensure_opencode
 from dev_stack.plan import CLAIM, NAMESPACE, ROOT, Plan, Ports
 from dev_stack.preload import GO
 from dev_stack.scripted_model import provider_block
@@ -239,7 +239,8 @@ class _Startup:
         """The folders that an agent's image would have on its PATH."""
         if (name := self.plan.agent) == OPENCODE:
             downloading = "downloading OpenCode through npm, about 60 MB, once"
-            return [str((await _ensured(ensure_opencode(), self._report, downloading, OpenCodeUnavailable)).parent)]
+            opencode = ensure_opencode(version=NEWEST[self.plan.opencode])
+            return [str((await _ensured(opencode, self._report, downloading, OpenCodeUnavailable)).parent)]
         downloading = f"downloading {name} through npm, some hundred MB, once"
         installed = await _ensured(ensure_program(name), self._report, downloading, ProgramUnavailable)
         return link_programs(name, installed, self.plan.state / "programs" / name)

@@ -61,12 +61,16 @@ function events(from: number, to: number): string {
 
 const END = 'event: end\ndata: {"state":"verified","lines":5}\n\n';
 
-/** Collects the calls; `slow` is awaited before each. */
-function collectCalls(slow: () => Promise<void> = async () => undefined) {
+/** Collects the calls; `slow` is awaited before each, and `written` gets how many there are. */
+function collectCalls(
+  slow: () => Promise<void> = async () => undefined,
+  written: (calls: number) => unknown = () => undefined,
+) {
   const calls: LogCall[] = [];
   const write = async (call: LogCall) => {
     await slow();
     calls.push(call);
+    written(calls.length);
   };
   return { calls, write, texts: () => calls.map(({ attempt, text }) => `${attempt}:${text}`) };
 }
@@ -163,13 +167,12 @@ describe("following", () => {
     const { base, requests } = await startService((one, response) => {
       if (!one.stored) {
         response.write(events(1, 3));
-        setTimeout(() => decide(3), 30);
         return;
       }
       if (one.attempt === 2) return void response.writeHead(404).end('{"detail": "no output is stored yet"}');
       response.end((one.attempt === 1 ? events(4, 5) : events(1, 1)) + END);
     });
-    const { texts, write } = collectCalls();
+    const { texts, write } = collectCalls(undefined, (calls) => calls === 3 && decide(3));
     await follow(transcript(base, write), attempts);
     expect(texts()).toEqual([...range(1, 1, 5), ...range(3, 1, 1)]);
     expect(requests.filter(({ stored }) => stored).map(({ attempt, after }) => [attempt, after])).toEqual([

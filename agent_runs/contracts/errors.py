@@ -279,8 +279,18 @@ class ServerUnusable(RunError):
     budget = "infrastructure"
 
 
+class AgentVersionUnsupported(RunError):
+    """The image's OpenCode is newer than what can be driven, or `transport: run` meets OpenCode 2."""
+
+    code = "agent_version_unsupported"
+    next_step = (
+        "Take an image whose program has a version that the page of agents names; of version 2 is only the server driven:"
+        " remove `transport: run` and the options in extraArgs that only `opencode run` has."
+    )
+
+
 class AgentNotStarted(RunError):
-    """An agent that speaks the Agent Client Protocol ended, or did not answer, before it got its prompt."""
+    """OpenCode 2, or an agent that speaks ACP, ended or did not answer before it got its prompt."""
 
     code = "agent_not_started"
     next_step = (

@@ -84,7 +84,9 @@ def attempt_plan(
         opencode_config=json.dumps(merged.config),
         settings=settings,
         proxy=proxy,
-        driven=Driven(script(SERVE_KEY), turn, keep_warm_sec(config, merged.config, proxy)) if turn else None,
+        driven=Driven(script(SERVE_KEY), {**turn, "config": CONFIG_FILE}, keep_warm_sec(config, merged.config, proxy))
+        if turn
+        else None,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
     return replace(plan, warnings=(*plan.warnings, *merged.notes, *unset))

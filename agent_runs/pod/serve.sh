@@ -63,7 +63,7 @@ serve() { # PROGRAM
     read -r _ OPENCODE_SERVER_PASSWORD rests <"$out/ready"
     export OPENCODE_SERVER_PASSWORD
     [ "$rests" != rests ] || make_shell
-    become "$1" serve --hostname 127.0.0.1 --port 0 --print-logs --log-level INFO
+    become "$1" serve --hostname 127.0.0.1 --port 0 --print-logs # the log's level is INFO in OpenCode 1 and 2
 }
 
 (serve "$1") </dev/null >"$out/server" 2>&6 5>&- 6>&- &

@@ -32,6 +32,7 @@ _SESSION_MISSING: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _UNWRITABLE: Final = re.compile(r"(?:EPIPE|ENOSPC): .*\bwrite$")
+_HELP_OF_2: Final = "Run OpenCode with a message"
 _NOISE: Final = re.compile(r"at .*\(.*\)$|Bun v\d|\d+ \| |~~|\^+$|Performing one time database|sqlite-migration:")
 _OPENCODE_SESSION_ID: Final = re.compile(r"ses_\w{1,64}")
 
@@ -47,6 +48,7 @@ class Diagnostics:
         permissions: what OpenCode asked for and rejected itself, such as `bash (make)`.
         causes: the cause behind an `err_…` reference of an "Unexpected server error".
         unwritable: why OpenCode could not write its output.
+        refuses_options: it printed the help of OpenCode 2, which does not know our options.
         log_errors: texts of ERROR log lines.
     """
 
@@ -57,6 +59,7 @@ class Diagnostics:
     permissions: list[str] = field(default_factory=list)
     causes: dict[str, str] = field(default_factory=dict)
     unwritable: str | None = None
+    refuses_options: bool = False
     log_errors: deque[str] = field(default_factory=lambda: deque(maxlen=4))
     _head: list[str] = field(default_factory=list)
     _tail: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
@@ -87,6 +90,8 @@ class Diagnostics:
         return shortened("\n".join(useful), limit)
 
     def _text(self, line: str) -> None:
+        if line == _HELP_OF_2:
+            self.refuses_options = True
         if _SESSION_MISSING.match(line):
             self.session_missing = True
         if self.unwritable is None and _UNWRITABLE.match(line):

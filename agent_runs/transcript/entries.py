@@ -15,7 +15,7 @@ import msgspec
 
 from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.outcome import GAP_STREAM
-from agent_runs.transcript.events import SERVER_EVENTS, SUBAGENT_STEP, as_object, printable, visible
+from agent_runs.transcript.events import AGENT_VERSION, SERVER_EVENTS, SUBAGENT_STEP, as_object, printable, visible
 from agent_runs.transcript.lines import LINE_LIMIT
 
 Kind = Literal["text", "thinking", "tool", "error", "step", "log", "gap"]
@@ -166,6 +166,8 @@ def _other(event: dict[str, Any]) -> Entry | None:
     if kind == "permission_rejected":
         asked = " ".join(visible_line(event.get(name), ENTRY_TITLE_LIMIT) for name in ("permission", "patterns"))
         return Entry("log", f"rejected permission: {asked}")
+    if kind == AGENT_VERSION:
+        return Entry("log", f"OpenCode {visible_line(event.get('version'), ENTRY_TITLE_LIMIT)}")
     if kind == SUBAGENT_STEP:
         return Entry("step", f"sub-agent: {Step.of(as_object(event.get('part')))}")
     return None if kind in SERVER_EVENTS else Entry("log", visible_line(f"{kind} event", ENTRY_TITLE_LIMIT))

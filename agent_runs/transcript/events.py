@@ -30,8 +30,12 @@ _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
 )
 SUBAGENT_STEP: Final = "subagent_step"
+AGENT_VERSION: Final = "agent_version"
 SERVER_EVENTS: Final = frozenset(
-    {"tool_running", "text_growth", "session_status", "permission_rejected", SUBAGENT_STEP, "acp_update"}
+    {
+        *("tool_running", "text_growth", "session_status", "permission_rejected", SUBAGENT_STEP, "acp_update"),
+        AGENT_VERSION,
+    }
 )
 """Lines that the sidecar's drivers (`agent_runs.pod.sidecar.drivers`) add to those of `opencode run`: what
 begins, grows and waits, what sub-agents use, and the messages of an agent that make no other line. Of the verdict only
@@ -91,7 +95,7 @@ class Event(msgspec.Struct):
     """One line of OpenCode's output.
 
     `error` and `message` are set by `error` events only, in any shape; `permission` and `patterns` by
-    `permission_rejected`.
+    `permission_rejected`, `version` by `agent_version`.
     """
 
     type: str
@@ -101,6 +105,7 @@ class Event(msgspec.Struct):
     message: Any = None
     permission: Any = None
     patterns: Any = None
+    version: Any = None
 
 
 class _LargeEvent(msgspec.Struct):
@@ -125,7 +130,7 @@ def decode(line: bytes) -> Event | None:
     should have.
     """
     try:
-        return _decode_typed(line)
+        return _decode_small(line) if len(line) <= LARGE else _decode_typed(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         if b'"type"' not in line or len(line) >= LINE_LIMIT:
             return None
@@ -228,6 +233,7 @@ def _decode_generic(text: str) -> Event | None:
         message=document.get("message"),
         permission=document.get("permission"),
         patterns=document.get("patterns"),
+        version=document.get("version"),
     )
 
 

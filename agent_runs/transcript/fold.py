@@ -20,6 +20,7 @@ from agent_runs.contracts.large_json import LARGE
 from agent_runs.contracts.outcome import GAP_STREAM, SUMMARY_LIMIT, ContainerEnd, Report, Usage
 from agent_runs.transcript import verdict
 from agent_runs.transcript.events import (
+    AGENT_VERSION,
     NO_PART,
     SERVER_EVENTS,
     SUBAGENT_STEP,
@@ -43,6 +44,7 @@ ERROR_LIMIT: Final = 1000
 LAST_OUTPUT_LIMIT: Final = 200
 SESSION_LIMIT: Final = 128
 TOOL_NAME_LIMIT: Final = 80
+VERSION_LIMIT: Final = 40
 REASON_LIMIT: Final = 80
 MAX_COUNT: Final = 2**53 - 1
 """The largest count kept: JavaScript's largest exact integer."""
@@ -191,6 +193,7 @@ class Fold:
             SUBAGENT_STEP: self._subagent_step,
             "error": self._error,
             "permission_rejected": self._rejected,
+            AGENT_VERSION: self._agent_version,
         }
 
     def add(self, line: Line) -> None:
@@ -378,6 +381,10 @@ class Fold:
         if isinstance(event.permission, str) and isinstance(event.patterns, str):
             self._diagnostics.reject(f"{event.permission} ({event.patterns})")
 
+    def _agent_version(self, event: Event, _part: Part) -> None:
+        if isinstance(event.version, str):
+            self._diagnostics.version = printable(event.version, VERSION_LIMIT)
+
     def _texts_of(self, message_id: str | None) -> _Texts:
         texts = self._texts.get(message_id)
         if texts is None:
@@ -393,7 +400,9 @@ class Fold:
 
 def _count(value: float) -> int:
     """A number of tokens: what is negative counts as none."""
-    return int(min(value, MAX_COUNT)) if value > 0 else 0
+    if 0 < value < MAX_COUNT:
+        return int(value)
+    return MAX_COUNT if value > 0 else 0
 
 
 def _keep_error(errors: list[str], text: str) -> None:

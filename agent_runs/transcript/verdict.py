@@ -19,6 +19,7 @@ from agent_runs.contracts.errors import (
     AgentProtocolBroken,
     AgentSilent,
     AgentUnfinished,
+    AgentVersionUnsupported,
     ContextOverflow,
     EmptyAnswer,
     ExitUnknown,
@@ -237,8 +238,17 @@ def agent_ended(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     if failure is None:
         return None
     own = f"{failure.code}: "
-    said = next((error.text for error in evidence.pending_errors if error.text.startswith(own)), "")
-    return failure, said.removeprefix(own) or "the agent ended before its turn did"
+    said = next((error.text for error in evidence.pending_errors if error.text.startswith(own)), end.message or "")
+    words = printable(said.removeprefix(own), VERDICT_TEXT_LIMIT)
+    return failure, words or "the agent ended before its turn did"
+
+
+def version_unsupported(evidence: Evidence, end: ContainerEnd) -> Finding | None:
+    if end.runner_error == VERSION_UNSUPPORTED:
+        return AgentVersionUnsupported, printable(end.message or end.runner_error, VERDICT_TEXT_LIMIT)
+    if end.exit_code and not evidence.events and evidence.diagnostics.refuses_options:
+        return AgentVersionUnsupported, "OpenCode 2 does not know the options of `opencode run` that make it readable"
+    return None
 
 
 def server_unusable(_evidence: Evidence, end: ContainerEnd) -> Finding | None:
@@ -402,6 +412,7 @@ SERVER_UNUSABLE: Final = frozenset(
     {"server_not_started", "server_not_answering", "server_refused", "server_unsupported"}
 )
 """The same of OpenCode's server before it got the prompt."""
+VERSION_UNSUPPORTED: Final = "version_unsupported"
 SERVER_LOST: Final = frozenset({"server_lost", "driver_failed"})
 """The same once it may have got the prompt, and a driver's own fault."""
 
@@ -420,6 +431,7 @@ RULES: Final[tuple[Rule, ...]] = (
     never_started,
     exit_unknown,
     agent_ended,
+    version_unsupported,
     server_unusable,
     crashed,
     unknown_session,

@@ -8,7 +8,7 @@ Offered = Mapping[str, frozenset[str]]
 """The tools that an agent offers to the model: by name, the names of their arguments."""
 
 _TOOLS: Final = {
-    "bash": ("bash", "Bash", "exec_command", "shell_command", "run_shell_command"),
+    "bash": ("bash", "shell", "Bash", "exec_command", "shell_command", "run_shell_command"),
     "read": ("read", "Read", "read_file"),
     "write": ("write", "Write", "write_file"),
 }

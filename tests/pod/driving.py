@@ -17,16 +17,17 @@ from agent_runs.agents.opencode.merge import Merged, merge
 from agent_runs.contracts.outcome import ContainerEnd, Report
 from agent_runs.pod.archive import sidecar_archive
 from agent_runs.transcript.events import SERVER_EVENTS
-from dev_stack.opencode_binary import ensure_opencode
+from dev_stack.opencode_binary import VERSION, ensure_opencode
 from dev_stack.scripted_model.server import ScriptedModel, provider_block, serve
 from tests.opencode.real import MODEL, SMALL_MODEL, opencode, prepared
 from tests.support.saved_output import fold_chunks
+from tests.transcript.captures import Capture
 
 PASSWORD = "a-password"
 START = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from agent_runs.pod.sidecar.drivers.opencode_server import drive; drive.ABORT_SECONDS = float(sys.argv[3]); "
-    "drive.drive(sys.argv[2])"
+    "from agent_runs.pod.sidecar.drivers.opencode_server import drive, served; "
+    "served.ABORT_SECONDS = float(sys.argv[3]); drive.drive(sys.argv[2])"
 )
 
 
@@ -114,6 +115,7 @@ class Served:
         (folder / "prompt").write_text(prompt)
         turn: dict[str, Any] = {"prompt": str(folder / "prompt"), "server": str(self.output), "password": PASSWORD}
         turn |= {"directory": str(self.folder / "workspace"), "title": "test", "model": MODEL, "start_timeout": 60}
+        turn["config"] = str(self.folder / "opencode.json")
         (folder / "turn.json").write_text(
             json.dumps({**turn, "variant": None, "agent": None, "session": None, **changes})
         )
@@ -188,17 +190,17 @@ def result(turn: Path) -> Played:
 
 
 @asynccontextmanager
-async def serving(folder: Path, **permission: str) -> AsyncIterator[Served]:
+async def serving(folder: Path, version: str = VERSION, **permission: str) -> AsyncIterator[Served]:
     """An OpenCode that serves with the scripted model."""
     async with serve() as model:
         operator = {"provider": provider_block(model.base_url), "small_model": SMALL_MODEL}
         merged = merge(model=MODEL, agent={}, operator=operator)
         merged.config["permission"] |= permission
         variables = prepared(folder, merged) | {"OPENCODE_SERVER_PASSWORD": PASSWORD}
-        binary = await ensure_opencode()
+        program = await ensure_opencode(version=version)
         with (folder / "serve.out").open("wb") as out, (folder / "serve.err").open("wb") as err:
             process = await asyncio.create_subprocess_exec(
-                *(binary, "serve", "--print-logs", "--log-level", "INFO"),
+                *(program, "serve", "--hostname", "127.0.0.1", "--port", "0", "--print-logs"),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -213,3 +215,37 @@ async def serving(folder: Path, **permission: str) -> AsyncIterator[Served]:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+def result_of(report: Report) -> dict[str, Any]:
+    """What a run has come to, whatever its lines are."""
+    names = ("usage", "cost_usd", "steps", "tool_calls", "finish_reason", "exit_code", "unknown_session")
+    return {
+        "failure": report.failure and report.failure.code,
+        "tool_errors": len(report.tool_errors),
+        **{name: getattr(report, name) for name in names},
+    }
+
+
+def steps_of(captured: Capture) -> list[dict[str, Any]]:
+    """What the model answered in a captured run."""
+    steps: list[dict[str, Any]] = []
+    for line in map(json.loads, captured.stdout.splitlines()):
+        part = line.get("part", {})
+        if line["type"] == "step_start":
+            steps.append({"text": "", "tools": []})
+        elif line["type"] == "text":
+            steps[-1]["text"] += part["text"]
+        elif line["type"] == "tool_use":
+            steps[-1]["tools"].append({"name": part["tool"], "args": part["state"]["input"]})
+        elif line["type"] == "step_finish":
+            tokens, cache = part["tokens"], part["tokens"]["cache"]
+            steps[-1]["usage"] = {
+                "prompt": tokens["input"] + cache["read"],
+                "completion": tokens["output"] + tokens["reasoning"],
+                "cached": cache["read"],
+                "reasoning": tokens["reasoning"],
+            }
+        elif line["type"] == "error" and "statusCode" in line["error"].get("data", {}):
+            steps.append({"status": line["error"]["data"]["statusCode"]})
+    return steps

@@ -1,25 +1,21 @@
 """The driver and the real OpenCode as a server: the lines of `opencode run`, whatever is cut or killed."""
 
 import asyncio
-import contextlib
 import json
-import os
-import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_runs.contracts.outcome import Report
 from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT
 from agent_runs.pod.sidecar.drivers.opencode_server import wire
-from agent_runs.pod.sidecar.drivers.opencode_server.server import Server
-from tests.pod.driving import PASSWORD, Played, Served, bash, result, script, serving, task
+from agent_runs.pod.sidecar.drivers.opencode_server.v1.server import Server
+from tests.pod.driving import PASSWORD, Played, Served, bash, result, result_of, script, serving, steps_of, task
+from tests.pod.interrupting import CUTS, address_of, killed_again_and_again, relaying, runs, until_a_tool_runs
 from tests.support.saved_output import fold_chunks
 from tests.transcript.captures import Capture
 
@@ -64,16 +60,6 @@ async def alone(tmp_path: Path) -> AsyncIterator[Served]:
         yield server
 
 
-def result_of(report: Report) -> dict[str, Any]:
-    """What a run has come to, whatever its lines are."""
-    names = ("usage", "cost_usd", "steps", "tool_calls", "finish_reason", "exit_code", "unknown_session")
-    return {
-        "failure": report.failure and report.failure.code,
-        "tool_errors": len(report.tool_errors),
-        **{name: getattr(report, name) for name in names},
-    }
-
-
 def meaning(turn: Played) -> dict[str, Any]:
     """What Paperclip and the transcript keep of a turn."""
     names = ("summary", "events", "unparsed_lines", "clear_session", "last_context_tokens")
@@ -116,26 +102,6 @@ async def test_the_journal_keeps_its_order_around_events_that_are_too_large(
     ]
 
 
-async def until_a_tool_runs(turn: Path) -> None:
-    async with asyncio.timeout(60):
-        while not _has_begun_a_tool(turn):  # noqa: ASYNC110 - a file of another process has no event
-            await asyncio.sleep(0.05)
-
-
-def _has_begun_a_tool(turn: Path) -> bool:
-    events = turn / "events"
-    return events.exists() and b"tool_running" in events.read_bytes()
-
-
-def runs(command: str) -> bool:
-    """Whether a process of this machine has this command line."""
-    found = False
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            found = found or path.read_bytes() == command.replace(" ", "\0").encode() + b"\0"
-    return found
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_a_turn_has_the_lines_and_the_result_of_opencode_run(served: Served, scenario: str) -> None:
     name, prompt = SCENARIOS[scenario]
@@ -155,30 +121,6 @@ async def test_a_turn_has_usage_cost_and_verdict_of_a_captured_run_with_the_same
     theirs = fold_chunks([captured.stdout], [captured.stderr], None).report(captured.end)
     ours = await served.play(script(*steps_of(captured)), model="fake/scenario/script")
     assert result_of(ours.report) == result_of(theirs)
-
-
-def steps_of(captured: Capture) -> list[dict[str, Any]]:
-    """What the model answered in a captured run."""
-    steps: list[dict[str, Any]] = []
-    for line in map(json.loads, captured.stdout.splitlines()):
-        part = line.get("part", {})
-        if line["type"] == "step_start":
-            steps.append({"text": "", "tools": []})
-        elif line["type"] == "text":
-            steps[-1]["text"] += part["text"]
-        elif line["type"] == "tool_use":
-            steps[-1]["tools"].append({"name": part["tool"], "args": part["state"]["input"]})
-        elif line["type"] == "step_finish":
-            tokens, cache = part["tokens"], part["tokens"]["cache"]
-            steps[-1]["usage"] = {
-                "prompt": tokens["input"] + cache["read"],
-                "completion": tokens["output"] + tokens["reasoning"],
-                "cached": cache["read"],
-                "reasoning": tokens["reasoning"],
-            }
-        elif line["type"] == "error" and "statusCode" in line["error"].get("data", {}):
-            steps.append({"status": line["error"]["data"]["statusCode"]})
-    return steps
 
 
 async def test_a_session_is_resumed_and_only_the_new_turn_makes_lines(served: Served) -> None:
@@ -248,82 +190,6 @@ async def test_a_sub_agent_that_is_resumed_in_a_later_turn_is_counted_from_there
     assert sorted([*first.steps_of_subagents, *steps]) == await alone.journaled_steps_of_subagents(first.end["session"])
 
 
-@dataclass
-class Relayed:
-    """What passed a relay to the server.
-
-    Attributes:
-        cuts: connections that it has cut.
-        received: bytes of answers.
-    """
-
-    port: int = 0
-    cuts: int = 0
-    received: int = 0
-
-
-@asynccontextmanager
-async def relaying(port: int, longest: float | None = None, unanswered: bytes = b"") -> AsyncIterator[Relayed]:
-    """A relay to the server.
-
-    Args:
-        longest: seconds after which at most it cuts a connection with live events.
-        unanswered: a part of the path of requests whose answers it does not pass on.
-    """
-    relayed, relays = Relayed(), set[asyncio.Task[None]]()
-    choose = random.Random(14)
-
-    async def forward(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> int:
-        passed = 0
-        with contextlib.suppress(OSError):
-            while piece := await reading.read(choose.randrange(1, 8000)):
-                writing.write(piece)
-                await writing.drain()
-                passed += len(piece)
-        writing.close()
-        return passed
-
-    async def relay(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
-        head = await reading.read(4096)
-        there, to_there = await asyncio.open_connection("127.0.0.1", port)
-        to_there.write(head)
-        up = asyncio.create_task(forward(reading, to_there))
-        if unanswered and unanswered in head:
-            await there.readline()
-            writing.transport.abort()
-            relayed.cuts += 1
-        down = asyncio.create_task(forward(there, writing))
-        if b"/global/event" in head and longest is not None:
-            await asyncio.wait([down], timeout=choose.uniform(0.01, longest))
-            down.cancel()
-            writing.transport.abort()
-            relayed.cuts += 1
-        with contextlib.suppress(asyncio.CancelledError):
-            passed = await down
-            relayed.received += passed
-        up.cancel()
-        for end in (to_there, writing):
-            end.close()
-            with contextlib.suppress(OSError):
-                await end.wait_closed()
-
-    def accept(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
-        relays.add(asyncio.create_task(relay(reading, writing)))
-
-    listening = await asyncio.start_server(accept, "127.0.0.1")
-    async with listening:
-        relayed.port = listening.sockets[0].getsockname()[1]
-        yield relayed
-    await asyncio.gather(*relays)
-
-
-def address_of(port: int, folder: Path) -> str:
-    """A file as that of the server's standard output."""
-    address = folder / "address"
-    address.write_text(f"opencode server listening on http://127.0.0.1:{port}\n")
-    return str(address)
-
-
 async def test_events_that_an_earlier_turn_has_read_are_not_read_again(alone: Served, tmp_path: Path) -> None:
     long = await alone.play(script(*[bash("seq 8000") for _ in range(10)]))
     assert len(await alone.call("POST", "/sync/history", {}, raw=True)) > 400_000
@@ -334,10 +200,6 @@ async def test_events_that_an_earlier_turn_has_read_are_not_read_again(alone: Se
         )
     assert (turn.end["code"], turn.counts["text"]) == (0, 1)
     assert relayed.received < 100_000
-
-
-CUTS = int(os.environ.get("TEST_CUTS", "200"))
-"""Of the connection to the server. 1,000 take some minutes, most of them the work of the model and of the commands."""
 
 
 @pytest.mark.timeout(900)
@@ -380,21 +242,6 @@ async def test_no_step_of_a_sub_agent_is_lost_or_doubled_by_a_driver_that_is_kil
     assert ours.end["code"] == 0
     assert len(ours.steps_of_subagents) == 25
     assert sorted(ours.steps_of_subagents) == await alone.journaled_steps_of_subagents(ours.end["session"])
-
-
-async def killed_again_and_again(server: Served, turn: Path) -> int:
-    """Plays a turn by drivers that are killed until there is an end; how many were."""
-    kills, choose = 0, random.Random(14)
-    while not (turn / "end").exists():
-        driver = await server.start(turn)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(choose.uniform(0.05, 1.5)):
-                await driver.wait()
-        if driver.returncode is None:
-            driver.kill()
-            kills += 1
-            await driver.wait()
-    return kills
 
 
 async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(alone: Served) -> None:
@@ -456,7 +303,7 @@ async def test_live_events_that_never_begin_are_no_answer() -> None:
         "from agent_runs.pod.sidecar.drivers.opencode_server import stream; stream.SILENCE_SECONDS = 0.2; "
         "from agent_runs.pod.sidecar.drivers.opencode_server.wire import Wire, NoAnswer; "
         "from agent_runs.pod.sidecar.drivers.waiting import Waiter; import sys\n"
-        "try: stream.Stream(Wire(int(sys.argv[1]), '', Waiter()))\n"
+        "try: stream.Stream(Wire(int(sys.argv[1]), '', Waiter()), '/global/event')\n"
         "except NoAnswer as error: print(error)"
     )
 

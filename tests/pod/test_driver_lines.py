@@ -14,10 +14,10 @@ from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.pod.sidecar.drivers.growth import MAX_TEXT, Growth
 from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, Line, encoded
 from agent_runs.pod.sidecar.drivers.opencode_server import wire
-from agent_runs.pod.sidecar.drivers.opencode_server.children import MAX_CHILDREN, NEVER, Children
-from agent_runs.pod.sidecar.drivers.opencode_server.drive import identifier
-from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
-from agent_runs.pod.sidecar.drivers.opencode_server.stream import grow
+from agent_runs.pod.sidecar.drivers.opencode_server.served import identifier
+from agent_runs.pod.sidecar.drivers.opencode_server.v1.children import MAX_CHILDREN, NEVER, Children
+from agent_runs.pod.sidecar.drivers.opencode_server.v1.drive import grow
+from agent_runs.pod.sidecar.drivers.opencode_server.v1.journal import Journal
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, elements
 from agent_runs.pod.sidecar.drivers.record import Record
 from agent_runs.transcript.agent_state import AgentState

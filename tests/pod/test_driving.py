@@ -65,7 +65,7 @@ def test_a_stop_of_a_driver_that_takes_the_place_of_another_says_what_is_known_o
         raise Aborted
 
     monkeypatch.setattr(opencode, "Waiter", lambda: None)  # it is for a process of its own
-    monkeypatch.setattr(opencode, "await_port", aborted)
+    monkeypatch.setattr(opencode, "await_address", aborted)
     (tmp_path / TURN).write_text(json.dumps(dict.fromkeys(Turn._fields)))
     (tmp_path / STATE).write_text(json.dumps(State(session="ses_1", sent=sent)._asdict()))
     opencode.drive(str(tmp_path))

@@ -11,7 +11,7 @@ import pytest
 from temporalio.api.enums.v1 import TimeoutType
 from temporalio.client import Client, WorkflowHandle
 
-from activities import await_schedule
+from activities import await_schedule, finish
 from agent_runs.client.outcome import outcome_at_close
 from tests.runs.system import open_system
 from tests.runs.test_hostile_output import ANSWER
@@ -31,9 +31,11 @@ RUNS_AT_A_TIME = 10
 
 
 @pytest.fixture(autouse=True)
-def _every_pod_starts_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read of a pod that does not start is not counted: a busy machine may be slow."""
+def _every_pod_starts_and_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read of a pod that does not start is not counted, nor is the deletion of one whose sidecar does not end in
+    its grace: a busy machine may be slow."""
     monkeypatch.setattr(await_schedule, "FIRST_POLL_DELAY", timedelta(hours=1))
+    monkeypatch.setattr(finish, "SIDECAR_GRACE", timedelta(hours=1))
 
 
 def listing(requests: Iterable[tuple[str, str]]) -> str:

@@ -15,7 +15,7 @@ from agent_runs.pod.sidecar.drivers.acp.agent import RawLine
 from agent_runs.pod.sidecar.drivers.acp.messages import MAX_BEGINNING, MAX_KEPT, message
 from agent_runs.pod.sidecar.drivers.growth import Growth
 from agent_runs.pod.sidecar.drivers.lines import MAX_INPUT, MAX_TITLE, Line, encoded
-from agent_runs.pod.sidecar.drivers.opencode_server.journal import Journal
+from agent_runs.pod.sidecar.drivers.opencode_server.v1.journal import Journal
 from tests.support.cases import case
 from tests.support.lines import log_line
 

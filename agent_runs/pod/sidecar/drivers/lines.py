@@ -34,7 +34,10 @@ def encoded(line: Line, timestamp: int, session: str) -> bytes:
     try:
         document = _dump({"type": line.type, **head, **line.content})
     except (RecursionError, ValueError):
-        document = _dump({"type": LEFT_OUT_TYPE, **head, "leftOut": line.type})
+        part = dictionary(line.content.get("part")).get("id")
+        document = _dump(
+            {"type": LEFT_OUT_TYPE, **head, **({"part": {"id": part}} if part else {}), "leftOut": line.type}
+        )
     return document.encode("utf-8", "backslashreplace") + b"\n"
 
 

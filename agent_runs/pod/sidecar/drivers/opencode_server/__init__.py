@@ -48,14 +48,15 @@ class OpenCodeServer:
 
     def _answers(self) -> bool:
         # not above: see `load`
-        from agent_runs.pod.sidecar.drivers.opencode_server.server import Unusable, await_port, check  # noqa: PLC0415
+        from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable, await_address  # noqa: PLC0415
+        from agent_runs.pod.sidecar.drivers.opencode_server.drive import way_of  # noqa: PLC0415
         from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, Wire  # noqa: PLC0415
         from agent_runs.pod.sidecar.drivers.waiting import Waiter  # noqa: PLC0415
 
         waiter = Waiter()
         try:
-            port = await_port(self._stdout, 0, waiter)
-            check(Wire(port, self._password, waiter, HEALTH_SECONDS))
+            address = await_address(self._stdout, 0, waiter)
+            way_of(address).check(Wire(address.port, self._password, waiter, HEALTH_SECONDS))
         except (Unusable, NoAnswer):
             return False
         return True

@@ -6,22 +6,21 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from agent_runs.pod.sidecar.drivers.growth import MAX_TEXT, Growth
-from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, decoded, dictionary, text
+from agent_runs.pod.sidecar.drivers.lines import decoded, dictionary
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import MAX_EVENT, Exchange, NoAnswer, Wire
 
 SILENCE_SECONDS = 45.0
-"""The server sends a heartbeat every 10 s."""
+"""The server sends a heartbeat every 10 s (1.x) or 15 s."""
 
 
 class Stream:
-    """One connection to `GET /global/event`."""
+    """One connection to the server's events."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, target: str) -> None:
         """Raises NoAnswer or Aborted."""
         self._buffer = bytearray()
         self._unread: list[dict[str, Any]] = []
-        self._exchange: Exchange = wire.open("GET", "/global/event")
+        self._exchange: Exchange = wire.open("GET", target)
         try:
             self._connected()
         except BaseException:
@@ -70,18 +69,7 @@ class Stream:
         for line in lines:
             if line.startswith(b"data:"):
                 try:
-                    yield dictionary(dictionary(decoded(bytes(line[5:]))).get("payload"))
+                    event = dictionary(decoded(bytes(line[5:])))
                 except ValueError:
                     raise NoAnswer("an event is no JSON") from None
-
-
-def grow(growth: Growth, kind: object, properties: dict[str, Any], now: float) -> None:
-    """Take note of a text that grows: a live event of its session shows that, and nothing else does."""
-    part = dictionary(properties.get("part"))
-    name = text(part.get("id"), MAX_NAME)
-    if kind == "message.part.delta" and properties.get("field") == "text":
-        growth.add(text(properties.get("partID"), MAX_NAME), text(properties.get("delta"), MAX_TEXT))
-    elif kind == "message.part.updated" and dictionary(part.get("time")).get("end"):
-        growth.end(name)
-    elif kind == "message.part.updated" and part.get("type") in ("text", "reasoning") and part.get("text") == "":
-        growth.begin(name, text(part.get("messageID"), MAX_NAME), part["type"], now)
+                yield dictionary(event["payload"]) if "payload" in event else event  # OpenCode 1 wraps them

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from agent_runs.pod.sidecar.drivers.folder import EVENTS, TURN, read_json, read_state
-from agent_runs.pod.sidecar.drivers.lines import dictionary, integer, text
-from agent_runs.pod.sidecar.drivers.opencode_server.children import MAX_CHILDREN, STEP
+from agent_runs.pod.sidecar.drivers.lines import MAX_INPUT, MAX_NAME, MAX_TITLE, dictionary, integer, prose, text
 from agent_runs.pod.sidecar.drivers.record import Record
 
+STEP = "subagent_step"
 LIVE = frozenset({"error", "permission_rejected", "session_status", "text_growth", STEP})
-"""Types of the lines that are not made of the session's journal."""
+"""Types of the lines that are not made again by every driver of a turn."""
+NOT_ASKED = ("question", "plan_enter", "plan_exit")
+"""Tools that `opencode run` takes from its sessions, too: nobody is there to answer."""
 MAX_ERRORS = 100
 """Errors that are remembered, and that are written."""
 MAX_MESSAGE, MAX_REJECTED = 2000, 1000
+
+
+class UnknownSession(Exception):
+    """OpenCode does not know the session."""
+
+
+class Answer(NamedTuple):
+    """The newest message of the model in this turn."""
+
+    message: str
+    completed: bool
+    error: dict[str, Any] | None
 
 
 class Turn(NamedTuple):
@@ -29,6 +44,7 @@ class Turn(NamedTuple):
         read_to: the `seq` of that session's newest event before the turn, or of an older one; -1: not known. A journal
             can be long, so it is read from there.
         start_timeout: seconds for the server to come up.
+        config: the file of the run's configuration.
     """
 
     server: str
@@ -41,6 +57,7 @@ class Turn(NamedTuple):
     agent: str | None
     session: str | None
     read_to: int = -1
+    config: str = ""
 
     @classmethod
     def read(cls, folder: str) -> Turn:
@@ -61,6 +78,7 @@ class State(NamedTuple):
         message, part: identifiers of the prompt.
         sent: whether the prompt may have reached the server.
         start: the `seq` before the prompt's first event, once it is known.
+        before: the session's newest message before the prompt.
     """
 
     session: str = ""
@@ -69,6 +87,7 @@ class State(NamedTuple):
     part: str = ""
     sent: bool = False
     start: int | None = None
+    before: str = ""
 
     @classmethod
     def read(cls, folder: str) -> State:
@@ -81,29 +100,52 @@ class State(NamedTuple):
 
 
 class TurnRecord(Record):
-    """The lines of a turn, and what earlier drivers of it have written of what no journal has.
+    """The lines of a turn, and what earlier drivers of it have written of what is stored nowhere.
 
     Attributes:
         errors: how many there are of each.
         rejected: requests for a permission.
-        children: sub-agents' sessions, each with the `seq` of its newest line.
     """
 
-    def __init__(self, folder: str, session: str) -> None:
+    def __init__(self, folder: str, session: str, live: AbstractSet[str]) -> None:
         """Raises OSError if it cannot be read and written."""
         self.errors: Counter[tuple[str, str]] = Counter()
         self.rejected: set[str] = set()
-        self.children: dict[str, int] = {}
-        super().__init__(f"{folder}/{EVENTS}", session, LIVE)
+        super().__init__(f"{folder}/{EVENTS}", session, live)
 
     def note(self, kind: str, line: bytes) -> None:
         if kind == "error" and len(self.errors) < MAX_ERRORS:
             self.errors[error_key(json.loads(line).get("error"))] += 1
         elif kind == "permission_rejected" and len(self.rejected) < MAX_REJECTED:
             self.rejected.add(str(json.loads(line).get("requestID")))
-        elif kind == STEP and len(self.children) < MAX_CHILDREN:
-            step = json.loads(line)
-            self.children[text(step.get("child"), MAX_MESSAGE)] = integer(step.get("seq"))
+
+
+def begun(part: dict[str, Any], state: dict[str, Any], call: str) -> dict[str, Any]:
+    """The beginning of a tool call, bounded: its whole input is in the line of its end."""
+    began = {name: text(part.get(name), MAX_NAME) for name in ("id", "messageID", "sessionID")}
+    shown = prose(json.dumps(state.get("input"), ensure_ascii=False, default=str), MAX_INPUT)
+    title = prose(state.get("title"), MAX_TITLE)
+    return {
+        **began,
+        "type": "tool",
+        "tool": text(part.get("tool"), MAX_NAME),
+        "callID": call,
+        "input": shown,
+        "title": title,
+    }
+
+
+def used(tokens: object) -> dict[str, Any]:
+    """The tokens of a step, bounded."""
+    found = dictionary(tokens)
+    cache = dictionary(found.get("cache"))
+    own = {name: integer(found.get(name)) for name in ("input", "output", "reasoning")}
+    return {**own, "cache": {name: integer(cache.get(name)) for name in ("read", "write")}}
+
+
+def paid(cost: object) -> float | None:
+    """The cost of a step, in dollars, if it is one."""
+    return cost if isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < 2**53 else None
 
 
 def error_key(error: object) -> tuple[str, str]:

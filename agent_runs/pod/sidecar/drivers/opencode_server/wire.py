@@ -37,6 +37,10 @@ class NoAnswer(Exception):
         self.refused = refused
 
 
+class TooLong(NoAnswer):
+    """An answer has more bytes than are read."""
+
+
 class Exchange:
     """One request and its answer. Each call may raise NoAnswer or Aborted.
 
@@ -142,19 +146,20 @@ class Wire:
             raise
         return exchange
 
-    def call(self, method: str, target: str, content: object = None) -> tuple[int, Any]:
+    def call(self, method: str, target: str, content: object = None, max_answer: int = MAX_ANSWER) -> tuple[int, Any]:
         """Return status and JSON of an answer; the JSON is None if there is none.
 
         Raises:
-            NoAnswer: also for a JSON that is none or too long.
+            NoAnswer: also for a JSON that is none.
+            TooLong: it has more bytes than `max_answer`.
         """
         exchange = self.open(method, target, content)
         try:
             status, answer = exchange.status(), bytearray()
             for piece in exchange.body():
                 answer += piece
-                if len(answer) > MAX_ANSWER:
-                    raise NoAnswer("its answer is too long")
+                if len(answer) > max_answer:
+                    raise TooLong("its answer is too long")
         finally:
             exchange.close()
         if not answer:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, MAX_NAME, Line, dictionary, integer, text
+from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, MAX_NAME, Line, dictionary, text
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import STEP, paid, used
 
 MAX_CHILDREN = 1024
 NEVER = 2**53 - 1
 """As the newest `seq`: nothing of the session is to be read."""
-STEP = "subagent_step"
 
 
 class Children:
@@ -75,13 +75,10 @@ class Children:
 
 def _step(part: dict[str, Any]) -> dict[str, Any]:
     """What a step has used, bounded."""
-    tokens = dictionary(part.get("tokens"))
-    cache, cost = dictionary(tokens.get("cache")), part.get("cost")
-    used = {name: integer(tokens.get(name)) for name in ("input", "output", "reasoning")}
     return {
         "id": text(part.get("id"), MAX_NAME),
         "type": "step-finish",
         "reason": text(part.get("reason"), MAX_NAME),
-        "cost": cost if isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < NEVER else None,
-        "tokens": {**used, "cache": {name: integer(cache.get(name)) for name in ("read", "write")}},
+        "cost": paid(part.get("cost")),
+        "tokens": used(part.get("tokens")),
     }

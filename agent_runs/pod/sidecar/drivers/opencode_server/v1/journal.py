@@ -7,31 +7,19 @@ its output.
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from agent_runs.pod.sidecar.drivers.lines import (
     LEFT_OUT,
     LEFT_OUT_TYPE,
-    MAX_INPUT,
     MAX_NAME,
-    MAX_TITLE,
     MAX_TOOLS,
     Line,
     dictionary,
     integer,
-    prose,
     text,
 )
-
-
-class Answer(NamedTuple):
-    """The newest message of the model in this turn."""
-
-    message: str
-    completed: bool
-    finish: str
-    error: dict[str, Any] | None
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import Answer, begun
 
 
 class Journal:
@@ -72,7 +60,6 @@ class Journal:
             self.answer = Answer(
                 message=text(info.get("id"), MAX_NAME),
                 completed=bool(integer(dictionary(info.get("time")).get("completed"))),
-                finish=text(info.get("finish"), MAX_NAME),
                 error=dictionary(info.get("error")) or None,
             )
 
@@ -97,19 +84,4 @@ class Journal:
         if status != "running" or call in self._running or len(self._running) >= MAX_TOOLS:
             return []
         self._running[call] = None
-        return [Line("tool_running", {"part": _begun(part, state, call)})]
-
-
-def _begun(part: dict[str, Any], state: dict[str, Any], call: str) -> dict[str, Any]:
-    """The beginning of a tool call, bounded: its whole input is in the line of its end."""
-    began = {name: text(part.get(name), MAX_NAME) for name in ("id", "messageID", "sessionID")}
-    shown = prose(json.dumps(state.get("input"), ensure_ascii=False, default=str), MAX_INPUT)
-    title = prose(state.get("title"), MAX_TITLE)
-    return {
-        **began,
-        "type": "tool",
-        "tool": text(part.get("tool"), MAX_NAME),
-        "callID": call,
-        "input": shown,
-        "title": title,
-    }
+        return [Line("tool_running", {"part": begun(part, state, call)})]

@@ -6,83 +6,36 @@ Source: OpenCode 1.18.33, its `GET /doc`, and tried.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from agent_runs.pod.sidecar import shared
 from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, dictionary, integer, text
-from agent_runs.pod.sidecar.drivers.opencode_server.children import NEVER
+from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable, check_version
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import NOT_ASKED, UnknownSession
+from agent_runs.pod.sidecar.drivers.opencode_server.v1.children import NEVER
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, Wire, elements
-from agent_runs.pod.sidecar.drivers.waiting import Waiter
 
-OLDEST = (1, 18)
+OLDEST, BEFORE = (1, 18), (2, 0)
 """Versions before have no events with `seq`."""
-MAX_OUTPUT = 64 * 1024
-"""Bytes of the server's stdout that are read: its address is in one of the first lines."""
-LOOK_SECONDS = 0.05
 MAX_OTHERS = 10_000
 MAX_ID = 128
 _HEAD = re.compile(  # OpenCode writes an event's data last
     r'\{"id":"[^"]{1,128}","aggregate_id":"(?P<session>[^"]{1,128})","seq":(?P<seq>\d{1,15}),"type":"(?P<type>[^"]{1,128})"'
 )
-_LISTENING = re.compile(rb"^opencode server listening on http://127\.0\.0\.1:(\d{1,5})\r?$", re.MULTILINE)
-_ENDED = re.compile(rb"^ended$", re.MULTILINE)
-"""What `serve.sh` writes when there is no server any more."""
 _SESSION = re.compile(r"ses[\w-]{1,125}")
-NOT_ASKED = [{"permission": name, "action": "deny", "pattern": "*"} for name in ("question", "plan_enter", "plan_exit")]
-"""Rules that `opencode run` gives its sessions, too: nobody is there to answer."""
+_RULES = [{"permission": name, "action": "deny", "pattern": "*"} for name in NOT_ASKED]
 
 
-class Unusable(Exception):
-    """The server cannot be used; no prompt was sent. `reason` is its name."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-
-
-class UnknownSession(Exception):
-    """OpenCode does not know the session."""
-
-
-def await_port(path: str, seconds: float, waiter: Waiter) -> int:
-    """Return the port as soon as the server has written it.
+def check(wire: Wire) -> str:
+    """Return the version of the server.
 
     Raises:
-        Unusable: it did not within that time, or has ended.
-        Aborted: SIGTERM came.
-    """
-    end, (folder, _, name) = time.monotonic() + seconds, path.rpartition("/")
-    while True:
-        output = shared.read(folder, name, MAX_OUTPUT)
-        found = _LISTENING.search(output)
-        if found is None and _ENDED.search(output):
-            raise Unusable("server_not_started", "the server ended before it wrote its address")
-        if found is not None and 0 < int(found[1]) < 2**16:
-            return int(found[1])
-        if time.monotonic() >= end:
-            raise Unusable("server_not_started", f"the server did not write its address within {seconds:g} s")
-        waiter.ready(None, 0, LOOK_SECONDS)
-
-
-def check(wire: Wire) -> None:
-    """Look whether it is an OpenCode that is new enough.
-
-    Raises:
-        Unusable: it is not.
+        Unusable: it is no OpenCode of these versions.
         NoAnswer, Aborted: see there.
     """
     status, health = wire.call("GET", "/global/health")
-    if status in (401, 403):
-        raise Unusable("server_refused", f"the server refuses the password: status {status}")
-    version = text(dictionary(health).get("version"), 40)
-    numbers = re.match(r"(\d{1,6})\.(\d{1,6})", version)
-    if status != 200 or numbers is None:
-        raise Unusable("server_unsupported", f"the server's health has the status {status}, version {version!r}")
-    if (int(numbers[1]), int(numbers[2])) < OLDEST:
-        raise Unusable("server_unsupported", f"OpenCode {version} is too old for a driver")
+    return check_version(status, text(dictionary(health).get("version"), 40), OLDEST, BEFORE)
 
 
 def _head(event: TooLarge) -> dict[str, Any]:
@@ -121,7 +74,7 @@ class Server:
         Raises:
             Unusable: there is none.
         """
-        status, created = self.wire.call("POST", self._path("/session"), {"title": title, "permission": NOT_ASKED})
+        status, created = self.wire.call("POST", self._path("/session"), {"title": title, "permission": _RULES})
         session = text(dictionary(created).get("id"), MAX_ID)
         if status != 200 or not _SESSION.fullmatch(session):
             raise Unusable("server_unsupported", f"a new session was answered with the status {status}")

@@ -1,0 +1,401 @@
+"""One turn, from the prompt to its end, as far as it is the same for all versions of the server.
+
+Live events are for speed; what the server has stored is for truth, and all lines but a few are made of that. A cut, a
+quiet time or the end leads to it. What a killed driver had written is in its file; the next one goes on behind that.
+The prompt has an identifier of our own, so sending it twice is the same as sending it once.
+
+The turn is over when the server reports the session as idle, what it has stored is read up to then, and the last
+message of the model is complete or has failed. No single event decides it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import string
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+from agent_runs.pod.sidecar.drivers.folder import STATE, End, aborted, read_prompt, write_json
+from agent_runs.pod.sidecar.drivers.growth import Growth
+from agent_runs.pod.sidecar.drivers.lines import UNKNOWN_SESSION, Line, dictionary, integer, prose, text
+from agent_runs.pod.sidecar.drivers.opencode_server.address import VERSION_UNSUPPORTED, Unusable
+from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
+    LIVE,
+    MAX_ERRORS,
+    Answer,
+    State,
+    Turn,
+    TurnRecord,
+    UnknownSession,
+)
+from agent_runs.pod.sidecar.drivers.opencode_server.wire import ANSWER_SECONDS, NoAnswer, Wire
+from agent_runs.pod.sidecar.drivers.waiting import Aborted
+
+QUIET_SECONDS = 5.0
+"""Without a live event, until what is stored, the status and requests are looked at."""
+GROWTH_SECONDS = 0.5
+UNFINISHED_SECONDS, UNANSWERED_SECONDS, UNTAKEN_SECONDS = 5.0, 10.0, 60.0
+"""For which a session must be idle, and what is stored still, before that is the end: with an answer that is not
+complete, with none, and without even the prompt. A server on a busy machine takes its time between them."""
+ABORT_SECONDS = 10.0
+"""For the end of an aborted turn and of its tools to be reported, which takes a busy machine some seconds."""
+LOST_SECONDS = 2.0
+"""For which nobody listens at the server's port before it is lost."""
+RETRY_SECONDS, START_SECONDS = 0.1, 1.0
+MAX_TEXT = 500
+
+
+def not_answered(error: Unusable | NoAnswer, state: State, reason: str | None = None) -> End:
+    """The end of a turn whose server does not answer; `reason`: why, if it has not got the prompt."""
+    if state.sent:
+        return End(1, "server_lost", str(error), state.session)
+    own = error.reason if isinstance(error, Unusable) else "server_not_answering"
+    return End(1, own if own == VERSION_UNSUPPORTED else reason or own, str(error), state.session or None)
+
+
+class ServedTurn(ABC):
+    """A turn of a server. Each call may raise NoAnswer or Aborted.
+
+    Attributes:
+        events: where the server's live events are.
+        unusable: the one name of all reasons for which the server got no prompt.
+    """
+
+    events: str
+    unusable: str | None = None
+
+    def __init__(self, folder: str, turn: Turn, state: State, wire: Wire) -> None:
+        self._folder = folder
+        self._waiter = wire.waiter
+        self._wire = wire
+        self._state = state
+        self._turn = turn
+        self._record: TurnRecord
+        self._stream: Stream | None = None
+        self._growth = Growth()
+        self._status: tuple[Any, ...] = ()
+        self._idle_since: float | None = None
+        self._heard_at = self._looked_at = time.monotonic()
+        self._look_now = self._state.sent
+        self._was_idle = False
+        self._taken_at = self._worked_at = time.monotonic()
+
+    # what each version has of its own
+
+    @staticmethod
+    @abstractmethod
+    def check(wire: Wire) -> str:
+        """The server's version, which can be driven.
+
+        Raises:
+            Unusable: it is not.
+        """
+
+    @abstractmethod
+    def _session(self) -> dict[str, Any]:
+        """Come to a session that is ready for the prompt; what is to be noted of it.
+
+        Raises:
+            UnknownSession: the one to resume does not exist.
+            Unusable: there is none.
+        """
+
+    @abstractmethod
+    def _open_record(self, version: str) -> TurnRecord:
+        """Prepare for the session's events and messages."""
+
+    @property
+    @abstractmethod
+    def _has_prompt(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def _answer(self) -> Answer | None: ...
+
+    @abstractmethod
+    def _prompt(self, prompt: str) -> dict[str, Any]:
+        """The prompt as the server takes it."""
+
+    @abstractmethod
+    def _post(self, prompt: dict[str, Any]) -> tuple[int, Any]:
+        """Send it; status and answer."""
+
+    @abstractmethod
+    def _read(self) -> None:
+        """Take what the server has stored and we have not."""
+
+    @abstractmethod
+    def _read_status(self) -> dict[str, Any]:
+        """What the session does: an object with `type`, which is `idle` when it does nothing."""
+
+    @abstractmethod
+    def _reject_all(self) -> None:
+        """Answer what waits for an answer."""
+
+    @abstractmethod
+    def _live(self, payload: dict[str, Any]) -> None:
+        """Take a live event."""
+
+    @abstractmethod
+    def _has_model(self, provider: str, model: str) -> bool: ...
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """Ask the server to end the turn."""
+
+    @abstractmethod
+    def _tend(self, now: float) -> None:
+        """What is to be done between live events."""
+
+    @abstractmethod
+    def _lose_events(self) -> None:
+        """Live events may be missing."""
+
+    # from the beginning to the end
+
+    def run(self) -> End:
+        try:
+            end = self._run()
+        except Aborted:
+            return aborted(self._state.session, sent=self._state.sent)
+        for line in self._growth.unfinished():
+            self._record.write(line)
+        return end
+
+    def _run(self) -> End:
+        try:
+            self._start()
+        except UnknownSession:
+            return self._unknown_session()
+        except (Unusable, NoAnswer) as error:
+            return not_answered(error, self._state, self.unusable)
+        try:
+            refused = None if self._state.sent and self._is_taken() else self._send()
+            return refused or self._follow()
+        except Aborted:
+            return self._abort()
+        except NoAnswer as error:
+            return not_answered(error, self._state, self.unusable)
+
+    def _start(self) -> None:
+        """Come to a session that is ready for the prompt, and to a stream of its events."""
+        version = self.check(self._wire)
+        if not self._state.session:
+            self._note(**self._session())
+        self._record = self._open_record(version)
+        self._reconnect()
+
+    def _unknown_session(self) -> End:
+        """Write what makes the verdict: `opencode run` reports it on stderr only."""
+        session = self._turn.session or ""
+        record = TurnRecord(self._folder, session, LIVE)
+        if not record.errors:
+            record.write(Line("error", {"error": UNKNOWN_SESSION}))
+        return End(1, None, "Session not found", session)
+
+    def _note(self, **changes: Any) -> None:
+        self._state = self._state._replace(**changes)
+        write_json(self._folder, STATE, self._state._asdict())
+
+    # the prompt
+
+    def _is_taken(self) -> bool:
+        """Whether a prompt that may have been sent arrived."""
+        self._read()
+        return self._has_prompt
+
+    def _send(self) -> End | None:
+        """Send the prompt; an end if it was refused. Without an answer, the session shows whether it arrived."""
+        prompt = self._prompt(read_prompt(self._folder))
+        self._note(sent=True)
+        try:
+            status, answer = self._post(prompt)
+        except NoAnswer:
+            return None
+        if status in (200, 204):
+            return None
+        if status == 404:
+            return self._unknown_session()
+        if 400 <= status < 500:
+            error, message = dictionary(answer), text(dictionary(answer).get("message"), MAX_TEXT) or f"status {status}"
+            self._error(error if "data" in error else {"name": "UnknownError", "data": {"message": message}})
+            return End(1, None, f"the prompt was refused: status {status}", self._state.session)
+        raise NoAnswer(f"the prompt was answered with the status {status}")
+
+    # following the turn
+
+    def _follow(self) -> End:
+        self._worked_at = time.monotonic()
+        end = None
+        while end is None:
+            self._listen()
+            now = time.monotonic()
+            for line in self._growth.due(now):
+                self._record.write(line)
+            if self._look_now or now - self._looked_at >= self._look_seconds():
+                end = self._look(now)
+            else:
+                self._tend(now)
+        return end
+
+    def _look_seconds(self) -> float:
+        """How soon to look again: often while an end seems near."""
+        if not self._has_prompt:
+            return START_SECONDS
+        return QUIET_SECONDS if self._idle_since is None else RETRY_SECONDS
+
+    def _wait_seconds(self) -> float:
+        """How long to wait for a live event."""
+        return min(GROWTH_SECONDS, self._look_seconds())
+
+    def _listen(self) -> None:
+        """Take the live events that come, for a short time."""
+        if self._stream is None:
+            self._reconnect()
+            return
+        try:
+            payloads = self._stream.read(self._wait_seconds())
+            for payload in payloads:
+                self._live(payload)
+        except NoAnswer:
+            self._disconnect()
+            return
+        now = time.monotonic()
+        if payloads:
+            self._heard_at = now
+        elif now - self._heard_at > SILENCE_SECONDS:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None
+        self._lose_events()
+        self._growth.stop()
+        self._look_now = True
+
+    def _reconnect(self) -> None:
+        """Listen again; raises NoAnswer when the server is lost."""
+        began = time.monotonic()
+        while True:
+            try:
+                self._stream = Stream(self._wire, self.events)
+            except NoAnswer as error:
+                if time.monotonic() - began > (LOST_SECONDS if error.refused else ANSWER_SECONDS):
+                    raise
+                self._waiter.ready(None, 0, RETRY_SECONDS)
+            else:
+                self._heard_at = time.monotonic()
+                return
+
+    def _error(self, error: dict[str, Any]) -> None:
+        if sum(self._record.errors.values()) < MAX_ERRORS:
+            self._record.write(Line("error", {"error": error}))
+
+    def _write_rejected(self, request: str, permission: str, patterns: object) -> None:
+        """Name a permission that is rejected because nobody can give it."""
+        if request not in self._record.rejected:
+            shown = ", ".join(prose(each, MAX_TEXT) for each in patterns[:8]) if isinstance(patterns, list) else ""
+            content = {"requestID": request, "permission": permission, "patterns": prose(shown, MAX_TEXT)}
+            self._record.write(Line("permission_rejected", content))
+
+    # the end
+
+    def _take_status(self, status: dict[str, Any]) -> None:
+        kind = text(status.get("type"), MAX_TEXT)
+        self._was_idle = kind == "idle"
+        content: dict[str, Any] = {"status": kind}
+        if kind == "retry":
+            content["attempt"] = integer(status.get("attempt"))
+            content["message"] = prose(status.get("message"), MAX_TEXT)
+            content["next"] = integer(status.get("next"))
+        shown = tuple(content.values())
+        if shown != self._status:
+            self._status = shown
+            self._record.write(Line("session_status", content))
+
+    def _look(self, now: float) -> End | None:
+        """Ask the server what is true, and return the end if there is one."""
+        self._looked_at, self._look_now = now, False
+        try:
+            status = self._read_status()
+            self._read()
+            if status.get("type") != "idle":
+                self._reject_all()
+        except NoAnswer:
+            if now - self._worked_at > ANSWER_SECONDS:
+                raise
+            self._disconnect()
+            self._waiter.ready(None, 0, RETRY_SECONDS)
+            return None
+        self._worked_at = now
+        if status.get("type") == "idle":
+            if self._idle_since is None:
+                self._idle_since = now
+            return self._end_of_idle(now - max(self._idle_since, self._taken_at))
+        self._idle_since = None
+        self._take_status(status)
+        return None
+
+    def _end_of_idle(self, idle: float) -> End | None:
+        """The end of a session that has been idle, and what it has stored still, for so many seconds."""
+        answer = self._answer
+        if answer is not None and (answer.completed or answer.error is not None):
+            return self._ended()
+        if self._record.errors and answer is None and idle > RETRY_SECONDS:  # a message would have come by now
+            return self._ended()
+        if not self._has_prompt:
+            return self._lost("the prompt is not in the session") if idle > UNTAKEN_SECONDS else None
+        if answer is not None and idle > UNFINISHED_SECONDS:
+            return self._lost("the session is idle, but its last message is not complete")
+        return self._without_answer() if answer is None and idle > UNANSWERED_SECONDS else None
+
+    def _ended(self) -> End:
+        self._take_status({"type": "idle"})
+        failed = sum(self._record.errors.values())
+        return End(1 if failed else 0, None, "", self._state.session)
+
+    def _lost(self, detail: str) -> End:
+        return End(1, "server_lost", detail, self._state.session)
+
+    def _without_answer(self) -> End:
+        """The prompt is there, and nothing else: OpenCode reports a bad model by a live event only."""
+        provider, _, model = self._turn.model.partition("/")
+        known = self._has_model(provider, model)
+        message = "the turn ended without an answer" if known else f"Model not found: {self._turn.model}."
+        self._error({"name": "UnknownError", "data": {"message": message}})
+        return self._ended()
+
+    def _abort(self) -> End:
+        """Abort the turn and take what it still writes; an answer that was complete by then counts."""
+        self._waiter.ignores_stop = True
+        self._wire.seconds = ABORT_SECONDS
+        end = time.monotonic() + ABORT_SECONDS
+        found: End | None = None
+        with contextlib.suppress(NoAnswer):
+            while found is None and time.monotonic() < end:
+                self._stop()
+                found = self._look(time.monotonic())
+                if found is None:
+                    self._waiter.ready(None, 0, RETRY_SECONDS)
+        if found is not None and found.reason is None and found.code == 0:
+            return found
+        return aborted(self._state.session, sent=True)
+
+
+_LETTERS = string.digits + string.ascii_letters
+_MESSAGE = re.compile(r"msg_([0-9a-f]{12})[0-9A-Za-z]{14}")
+_BITS = 48
+
+
+def identifier(prefix: str, milliseconds: int, after: str = "") -> str:
+    """Return a new one that sorts behind `after`, a message's, even if the clock is late."""
+    time = (milliseconds << 12) % (1 << _BITS)
+    newest = _MESSAGE.fullmatch(after)
+    if newest is not None:
+        time = min(max(time, int(newest[1], 16) + 1), (1 << _BITS) - 1)
+    return f"{prefix}_{time:012x}{''.join(secrets.choice(_LETTERS) for _ in range(14))}"

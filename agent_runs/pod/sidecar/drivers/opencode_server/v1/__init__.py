@@ -1,0 +1,1 @@
+"""OpenCode 1.18 and later versions of 1: a journal of events."""
