@@ -284,8 +284,8 @@ class AgentVersionUnsupported(RunError):
 
     code = "agent_version_unsupported"
     next_step = (
-        "Take an image whose program has a version that the page of agents names; of version 2 is only the server driven:"
-        " remove `transport: run` and the options in extraArgs that only `opencode run` has."
+        "Take an image whose program has a version that the page of agents names; of version 2 only the server is"
+        " driven: remove `transport: run` and the options in extraArgs that only `opencode run` has."
     )
 
 
