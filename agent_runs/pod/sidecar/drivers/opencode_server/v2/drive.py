@@ -69,7 +69,7 @@ class TurnOfMessages(ServedTurn):
 
     def __init__(self, folder: str, turn: Turn, state: State, wire: Wire) -> None:
         super().__init__(folder, turn, state, wire)
-        self._record: MessageRecord
+        self._written: MessageRecord
         self._server = Server(wire)
         self._messages: Messages
         self._settled = ""
@@ -108,7 +108,7 @@ class TurnOfMessages(ServedTurn):
 
     def _open_record(self, version: str) -> MessageRecord:
         state = self._state
-        record = MessageRecord(self._folder, state.session)
+        record = self._written = MessageRecord(self._folder, state.session)
         if not record.has(AGENT_VERSION):
             record.write(Line(AGENT_VERSION, {"version": version}))
         self._messages, self._settled = Messages(state.session, state.message), state.before
@@ -150,7 +150,7 @@ class TurnOfMessages(ServedTurn):
             return
         message = text(data.get("assistantMessageID"), MAX_NAME)
         part = text_id(message, what, integer(data.get("ordinal")))
-        if self._record.has(what, part):
+        if self._written.has(what, part):
             return
         if change == "started":
             self._growth.begin(part, message, what, time.monotonic())
