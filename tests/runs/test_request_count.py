@@ -32,8 +32,8 @@ RUNS_AT_A_TIME = 10
 
 @pytest.fixture(autouse=True)
 def _every_pod_starts_and_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read of a pod that does not start is not counted, nor the deletion of one whose sidecar does not end in its
-    grace: a busy machine may be slow."""
+    """A busy machine may be slow: what is read of a pod that does not start is not counted, nor the deletion
+    of one whose sidecar does not end in its grace."""
     monkeypatch.setattr(await_schedule, "FIRST_POLL_DELAY", timedelta(hours=1))
     monkeypatch.setattr(finish, "SIDECAR_GRACE", timedelta(hours=1))
 
