@@ -130,7 +130,8 @@ async def _demonstrate(stack: Stack, display: Display, interrupts: Interrupts, s
     name = stack.plan.agent
     for raw in choices:
         if name == OPENCODE:
-            raw["config"]["transport"] = "auto" if twice else "run"  # a pod rests only with the server
+            served = twice or stack.plan.opencode != 1
+            raw["config"]["transport"] = "auto" if served else "run"  # a pod rests only with the server
         else:
             variables = provider_variables(name, stack.addresses.model)
             raw["config"] |= {"agent": name, "env": {**raw["config"].get("env", {}), **variables}}

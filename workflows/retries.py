@@ -62,4 +62,4 @@ def next_session(request: RunRequest, last: Attempt) -> SessionParams | None:
         return None
     if last.session is not None and last.session.session_id == last.session_id:
         return last.session
-    return result.stored_session(request, last.session_id)
+    return result.stored_session(request, last.session_id, ())

@@ -149,6 +149,7 @@ export interface Failure {
 }
 export interface SessionParams {
   agent?: string | null;
+  agentVersion?: string | null;
   cwd?: string | null;
   rejected?: string | null;
   repoRef?: string | null;

@@ -338,11 +338,13 @@ class SessionParams(ShortTexts):
 
     Attributes:
         agent: that made it, and alone knows it; None: OpenCode, or nobody knows.
+        agent_version: of the OpenCode that it was last used by; None: 1.x, or nobody knows.
         rejected: by which failure a provider has rejected it; None: it has not, or a run has succeeded since.
     """
 
     session_id: str
     agent: Annotated[str | None, Field(exclude_if=lambda agent: agent is None)] = None
+    agent_version: Annotated[str | None, Field(exclude_if=lambda version: version is None)] = None
     cwd: str | None = None
     workspace_id: str | None = None
     repo_url: str | None = None

@@ -59,7 +59,7 @@ def attempt_plan(
         ignored = ["config.opencode has no effect: the agent is not OpenCode"] if secrets.opencode else []
         return replace(plan, warnings=(*plan.warnings, *ignored))
     title = f"{request.agent.name} {input.attempt.transcript}"
-    session = input.session.session_id if input.session else None
+    session, version = (input.session.session_id, input.session.agent_version) if input.session else (None, None)
     argv = command_line(
         model=config.model,
         directory=directory,
@@ -84,7 +84,11 @@ def attempt_plan(
         opencode_config=json.dumps(merged.config),
         settings=settings,
         proxy=proxy,
-        driven=Driven(script(SERVE_KEY), {**turn, "config": CONFIG_FILE}, keep_warm_sec(config, merged.config, proxy))
+        driven=Driven(
+            script(SERVE_KEY),
+            {**turn, "config": CONFIG_FILE, "session_version": version},
+            keep_warm_sec(config, merged.config, proxy),
+        )
         if turn
         else None,
     )

@@ -134,7 +134,7 @@ def outcome(
         retry_not_before=ended_at + RETRY_DELAY if ended_at and unstarted and error_family else None,
         usage=_usage(reports),
         session_id=session_id,
-        session_params=stored_session(request, session_id, _rejected(request, session_id, ended))
+        session_params=stored_session(request, session_id, reports, _rejected(request, session_id, ended))
         if request and session_id and not clear_session
         else None,
         session_display_id=session_id,
@@ -163,9 +163,16 @@ def with_notes(outcome: Outcome, notes: Iterable[str]) -> Outcome:
     return outcome.model_copy(update={"result_json": outcome.result_json | _present({"notes": _bounded(notes)})})
 
 
-def stored_session(request: RunRequest, session_id: str, rejected: str | None = None) -> SessionParams:
+def stored_session(
+    request: RunRequest, session_id: str, reports: Sequence[Report], rejected: str | None = None
+) -> SessionParams:
     """A session of this run as Paperclip stores it, and as a later attempt resumes it."""
-    return session_params(session_id, request.context.paperclip_workspace, request.config, rejected)
+    version = next((each.opencode_version for each in reversed(reports) if each.session_id == session_id), None)
+    resumed = request.runtime.session_params
+    if version is None and resumed and resumed.session_id == session_id:
+        version = resumed.agent_version
+    later = version if version and not version.startswith("1.") else None
+    return session_params(session_id, request.context.paperclip_workspace, request.config, rejected, later)
 
 
 def _rejected(request: RunRequest, session_id: str, ended: Failure | None) -> str | None:

@@ -25,6 +25,7 @@ _SESSION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "repoUrl": ("repoUrl", "repo_url"),
     "repoRef": ("repoRef", "repo_ref"),
     "agent": ("agent",),
+    "agentVersion": ("agentVersion",),
     "rejected": ("rejected",),
 }
 
@@ -76,11 +77,16 @@ def working_directory(workspace: Workspace, config: RunConfig) -> str:
 
 
 def session_params(
-    session_id: str, workspace: Workspace, config: RunConfig, rejected: str | None = None
+    session_id: str,
+    workspace: Workspace,
+    config: RunConfig,
+    rejected: str | None = None,
+    agent_version: str | None = None,
 ) -> SessionParams:
     return SessionParams(
         session_id=session_id,
         agent=None if config.agent == OPENCODE else config.agent,
+        agent_version=agent_version,
         cwd=working_directory(workspace, config),
         workspace_id=workspace.workspace_id,
         repo_url=workspace.repo_url,

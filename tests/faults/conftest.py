@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 from temporalio.client import Client
 
+from dev_stack.opencode_binary import NEWEST
 from tests.faults.acp_environment import open_acp
 from tests.faults.checks import RowResult, check_row
 from tests.faults.environment import Environment, open_environment
@@ -65,7 +66,8 @@ class RowRuns:
         claimed = row.served == "claimed"
         if row.agent:
             return open_acp(row.name, temporal, pool, folder, agent=row.agent, claimed=claimed)
-        return open_served(row.name, temporal, pool, folder, own_server=row.server, claimed=claimed)
+        version = NEWEST[row.opencode]
+        return open_served(row.name, temporal, pool, folder, version, own_server=row.server, claimed=claimed)
 
     async def end(self) -> None:
         for task in self._tasks.values():

@@ -34,6 +34,7 @@ class Row:
         server: needs a Temporal server that it may stop.
         served: what the agent runs in, a pod of its own or one that is claimed; None: a script is the agent.
         agent: the real one besides OpenCode, whose column has the row; empty: the row is a line of its own.
+        opencode: the version of the real OpenCode, its first number.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Row:
     server: bool = False
     served: Literal["own", "claimed"] | None = None
     agent: str = ""
+    opencode: int = 1
 
 
 def row(
@@ -636,7 +638,6 @@ async def log_cut(env: Environment) -> Outcome:
 
 def served_rows() -> list[Row]:
     """The same faults, of the real OpenCode."""
-    own, claimed = "OpenCode's server", "claimed pod"
     killed, middle = "SIGKILL when `{}` {}", "while the agent works"
     stopped_for = "stopped for 15 s while the agent works"
     both: dict[str, tuple[str, Scenario]] = {
@@ -675,19 +676,26 @@ def served_rows() -> list[Row]:
             cancel_after_the_prompt,
         ),
     }
-    made = [served_row(own, "own", f"served-{name}", *what) for name, what in both.items()]
-    return made + [
-        served_row(claimed, "claimed", f"claimed-{name}", *what) for name, what in (both | only_claimed).items()
+    groups: tuple[tuple[int, Literal["own", "claimed"], str, str, dict[str, tuple[str, Scenario]]], ...] = (
+        (1, "own", "OpenCode's server", "served", both),
+        (1, "claimed", "claimed pod", "claimed", both | only_claimed),
+        (2, "own", "OpenCode 2's server", "served-2", both),
+        (2, "claimed", "claimed pod of OpenCode 2", "claimed-2", both | only_claimed),
+    )
+    return [
+        replace(served_row(group, served, f"{begin}-{name}", *what), opencode=version)
+        for version, served, group, begin, faults in groups
+        for name, what in faults.items()
     ]
 
 
-CREATES_ITS_OWN: Final = ("claimed-sigkill-before-create_job",)
+CREATES_ITS_OWN: Final = "sigkill-before-create_job"
 """A later activity attempt claims nothing: an earlier one may have created a Job."""
 
 
 def served_row(fault: str, served: Literal["own", "claimed"], name: str, action: str, scenario: Scenario) -> Row:
     cancels, lost = "cancel" in name, "evicted" in name
-    if served == "claimed" and not cancels and name not in CREATES_ITS_OWN:
+    if served == "claimed" and not cancels and not name.endswith(CREATES_ITS_OWN):
         scenario = partial(in_the_claimed_pod, scenario)
     code, attempts = "cancelled" if cancels else None, LOST if lost else None
     made = row(fault, name, action, scenario, code, attempts, bound=600, server="temporal" in name)

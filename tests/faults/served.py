@@ -110,10 +110,17 @@ class ServedEnvironment(Environment):
 
 @asynccontextmanager
 async def open_served(
-    name: str, temporal: Client, process_pool: ProcessPool, folder: Path, *, own_server: bool, claimed: bool
+    name: str,
+    temporal: Client,
+    process_pool: ProcessPool,
+    folder: Path,
+    version: str,
+    *,
+    own_server: bool,
+    claimed: bool,
 ) -> AsyncIterator[Environment]:
     """The environment of one row, without a worker yet. Everything that was started is ended."""
-    binary = await ensure_opencode()
+    binary = await ensure_opencode(version=version)
     async with AsyncExitStack() as parts:
         server = await parts.enter_async_context(Server.open(folder)) if own_server else None
         system = await parts.enter_async_context(

@@ -114,6 +114,17 @@ def test_the_session_is_bound_to_its_workspace_and_displayed_by_its_id() -> None
     assert result.session_display_id == result.session_id == "ses_1"
 
 
+@pytest.mark.parametrize(("seen", "kept"), [("2.0.15", "2.0.15"), ("1.18.33", None), (None, None)])
+def test_a_session_says_which_opencode_has_used_it_last(seen: str | None, kept: str | None) -> None:
+    """OpenCode 1 does not know what a later one has added. A run that has not begun changes nothing."""
+    params = outcome(REQUEST, report=SUCCESS.model_copy(update={"opencode_version": seen})).session_params
+    assert params is not None
+    assert params.model_dump().get("agentVersion") == params.agent_version == kept
+    again = prepare(with_value(CONTEXT, "runtime.sessionParams", params.model_dump())).request
+    lost = outcome(again, report=SUCCESS.model_copy(update={"failure": NO_NODE})).session_params
+    assert lost == params
+
+
 def test_a_session_without_a_workspace_is_bound_to_where_it_ran() -> None:
     context = with_value(CONTEXT, "context.paperclipWorkspace", {})
     result = outcome(prepare(context).request, report=SUCCESS)

@@ -145,6 +145,18 @@ async def test_an_unknown_session_is_reported_before_anything_else(served: Serve
     assert served.model.requests[-1] is latest
 
 
+async def test_a_session_that_opencode_2_has_continued_is_not_resumed_by_opencode_1(served: Served) -> None:
+    """Its own copy would lack what OpenCode 2 has added, and nobody would say so."""
+    first = await served.play(model="fake/scenario/text")
+    latest = served.model.requests[-1]
+    ours = await served.play(session=first.end["session"], session_version="2.0.15")
+    assert ours.report.failure is not None
+    assert (ours.report.unknown_session, ours.report.failure.code) == (True, "session_unavailable")
+    said = "Session not found: OpenCode 2.0.15 has continued it, and this is OpenCode 1"
+    assert ours.report.failure.message == said
+    assert served.model.requests[-1] is latest
+
+
 async def test_an_unknown_agent_is_replaced_by_the_default_one_as_by_run(served: Served) -> None:
     assert (await served.play(model="fake/scenario/text", agent="nobody")).report.failure is None
 

@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from agent_runs.contracts.outcome import Outcome
 from dev_stack.demo import later_context
-from dev_stack.opencode_binary import ensure_opencode
+from dev_stack.opencode_binary import NEWEST, ensure_opencode
 from dev_stack.scripted_model.server import provider_block, serve
 from tests.pod.driving import script
 from tests.runs.system import System, open_system
@@ -33,9 +33,9 @@ async def open_real_system(temporal: Client, folder: Path) -> AsyncIterator[Syst
         yield await opened.with_data_volume("sessions", opencode_config=provider)
 
 
-async def opencode_agent(system: System, scenario: str, **config: Any) -> dict[str, Any]:
-    """An agent that is the real OpenCode."""
-    return agent_of(system, await ensure_opencode(), scenario, **config)
+async def opencode_agent(system: System, scenario: str, opencode: int = 1, **config: Any) -> dict[str, Any]:
+    """An agent that is the real OpenCode of this version."""
+    return agent_of(system, await ensure_opencode(version=NEWEST[opencode]), scenario, **config)
 
 
 def agent_of(system: System, binary: Path, scenario: str, **config: Any) -> dict[str, Any]:

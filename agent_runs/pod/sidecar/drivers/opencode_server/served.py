@@ -20,7 +20,7 @@ from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import STATE, End, aborted, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.lines import UNKNOWN_SESSION, Line, dictionary, integer, prose, text
+from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, integer, prose, text
 from agent_runs.pod.sidecar.drivers.opencode_server.address import VERSION_UNSUPPORTED, Unusable
 from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
@@ -169,8 +169,8 @@ class ServedTurn(ABC):
     def _run(self) -> End:
         try:
             self._start()
-        except UnknownSession:
-            return self._unknown_session()
+        except UnknownSession as error:
+            return self._unknown_session(str(error))
         except (Unusable, NoAnswer) as error:
             return not_answered(error, self._state, self.unusable)
         try:
@@ -189,13 +189,13 @@ class ServedTurn(ABC):
         self._record = self._open_record(version)
         self._reconnect()
 
-    def _unknown_session(self) -> End:
+    def _unknown_session(self, reason: str = "") -> End:
         """Write what makes the verdict: `opencode run` reports it on stderr only."""
-        session = self._turn.session or ""
+        session, message = self._turn.session or "", "Session not found" + (f": {reason}" if reason else "")
         record = TurnRecord(self._folder, session, LIVE)
         if not record.errors:
-            record.write(Line("error", {"error": UNKNOWN_SESSION}))
-        return End(1, None, "Session not found", session)
+            record.write(Line("error", {"error": {"name": "NotFoundError", "data": {"message": message}}}))
+        return End(1, None, message, session)
 
     def _note(self, **changes: Any) -> None:
         self._state = self._state._replace(**changes)

@@ -45,6 +45,7 @@ class Turn(NamedTuple):
             can be long, so it is read from there.
         start_timeout: seconds for the server to come up.
         config: the file of the run's configuration.
+        session_version: of the OpenCode 2 or later that has used the session last.
     """
 
     server: str
@@ -58,6 +59,7 @@ class Turn(NamedTuple):
     session: str | None
     read_to: int = -1
     config: str = ""
+    session_version: str | None = None
 
     @classmethod
     def read(cls, folder: str) -> Turn:

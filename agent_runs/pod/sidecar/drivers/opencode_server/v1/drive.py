@@ -13,7 +13,16 @@ from agent_runs.pod.sidecar.drivers.growth import MAX_TEXT as MAX_GROWTH
 from agent_runs.pod.sidecar.drivers.growth import Growth
 from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, dictionary, integer, text
 from agent_runs.pod.sidecar.drivers.opencode_server.served import MAX_TEXT, ServedTurn, identifier
-from agent_runs.pod.sidecar.drivers.opencode_server.turn import LIVE, STEP, Answer, State, Turn, TurnRecord, error_key
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
+    LIVE,
+    STEP,
+    Answer,
+    State,
+    Turn,
+    TurnRecord,
+    UnknownSession,
+    error_key,
+)
 from agent_runs.pod.sidecar.drivers.opencode_server.v1.children import MAX_CHILDREN, Children
 from agent_runs.pod.sidecar.drivers.opencode_server.v1.journal import Journal
 from agent_runs.pod.sidecar.drivers.opencode_server.v1.server import Server, check
@@ -71,6 +80,8 @@ class TurnOfJournal(ServedTurn):
 
     def _session(self) -> dict[str, str]:
         turn, server = self._turn, self._server
+        if turn.session and turn.session_version:
+            raise UnknownSession(f"OpenCode {turn.session_version} has continued it, and this is OpenCode 1")
         if turn.session:
             session = turn.session
             server.directory = server.directory_of(session)

@@ -89,7 +89,7 @@ class Server:
         """
         status, found = self.wire.call("GET", self._path(f"/session/{quote(session, safe='')}"))
         if status == 404 or (status == 500 and not _SESSION.fullmatch(session)):
-            raise UnknownSession(session)
+            raise UnknownSession
         directory = text(dictionary(found).get("directory"), 4096)
         if status != 200 or not directory:
             raise Unusable("server_unsupported", f"the session was answered with the status {status}")

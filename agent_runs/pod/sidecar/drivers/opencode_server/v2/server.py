@@ -86,7 +86,7 @@ class Server:
         """
         status, found = self._wire.call("GET", _of(session))
         if status == 404 or not _SESSION.fullmatch(session):
-            raise UnknownSession(session)
+            raise UnknownSession
         directory = text(dictionary(_object(found).get("location")).get("directory"), 4096)
         if status != 200 or not directory:
             raise Unusable("server_unsupported", f"the session was answered with the status {status}")
