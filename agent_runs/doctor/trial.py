@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_runs.agents.profile import AgentProfile
-from agent_runs.contracts.errors import RunError
+from agent_runs.contracts.errors import AgentVersionUnsupported, RunError
 from agent_runs.contracts.messages import JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, SIDECAR_CONTAINER
 from agent_runs.contracts.start import Finding
@@ -37,8 +37,11 @@ FIELD_LIMIT: Final = 200
 
 ASK_OPENCODE: Final = """\
 version=$(opencode --version 2>&1 | head -n 1 | cut -c 1-100)
-models=$(opencode models "$1" 2>/dev/null)
-known=no
+known=no models=''
+case $version in
+opencode\\ v*) known=unasked ;; # OpenCode 2 knows its models once its server has asked the providers
+*) models=$(opencode models "$1" 2>/dev/null) ;;
+esac
 printf '%s\\n' "$models" | grep -Fxq -- "$2" && known=yes
 listed=$(printf '%s\\n' "$models" | grep -F -- "$1/" | head -n 5 | cut -c 1-200)
 printf '%s\\n' "$version" "$known" "$listed" > /dev/termination-log
@@ -207,12 +210,19 @@ def _agent(answer: Sequence[str], image: str, agent: AgentProfile) -> Sequence[F
 
 def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding]:
     version, known, *listed = [*answer, "", ""]
-    if known not in {"yes", "no"} or not version:
+    if known not in {"yes", "no", "unasked"} or not version:
         hint = "Build the agent's image with OpenCode on its PATH (deploy/agent.Dockerfile)."
         return [
             Finding.error("opencode_missing", f"Image {image} does not run OpenCode: {version or 'no answer'}", hint)
         ]
+    version = version.removeprefix("opencode v")
     found = Finding(code="opencode", level="info", message=f"A pod of image {image} ran OpenCode {version}")
+    if known == "unasked":
+        later = AgentVersionUnsupported.as_failure(
+            f"OpenCode {version} in image {image} is newer than what can be driven"
+        )
+        newer = not version.startswith("2.")
+        return [found, Finding.error(later.code, later.message, later.next_step)] if newer else [found]
     if known == "yes":
         return [found, Finding(code="model", level="info", message=f"OpenCode there knows the model {model}")]
     others = [each for each in listed if each][:LISTED_MODELS]

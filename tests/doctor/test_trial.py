@@ -10,7 +10,7 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest
 from agent_runs.doctor.objects import Planned
-from agent_runs.doctor.trial import ASK_AGENT, _agent, _trial_job
+from agent_runs.doctor.trial import ASK_AGENT, ASK_OPENCODE, _agent, _opencode, _trial_job
 from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.manifest import plan_job
 
@@ -62,6 +62,21 @@ def test_another_agent_is_asked_for_its_version_and_an_image_without_it_is_named
     (missing,) = _agent(["no", "sh: claude-agent-acp: not found"], "agent:1", claude)
     assert (missing.code, missing.level) == ("agent_missing", "error")
     assert "does not have Claude Code" in missing.message
+
+
+def test_opencode_2_is_not_asked_for_its_models_and_a_later_one_is_refused(tmp_path: Path) -> None:
+    """Its command for that starts a service that stays, or prints nothing."""
+    script, log = ASK_OPENCODE.replace("/dev/termination-log", str(tmp_path / "log")), tmp_path / "log"
+    program = tmp_path / "opencode"
+    found = {}
+    for version in ("2.0.15", "3.1.0"):
+        program.write_text(f'#!/bin/sh\n[ "$1" = --version ] || touch {tmp_path}/asked\necho opencode v{version}\n')
+        program.chmod(0o755)
+        variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run(["sh", "-c", script, "check", "fake", "fake/x"], env=variables, check=True)
+        found[version] = [each.code for each in _opencode(log.read_text().strip().split("\n"), "agent:1", "fake/x")]
+    assert found == {"2.0.15": ["opencode"], "3.1.0": ["opencode", "agent_version_unsupported"]}
+    assert not (tmp_path / "asked").exists()
 
 
 def test_the_question_for_a_version_is_answered_by_a_posix_shell(tmp_path: Path) -> None:
