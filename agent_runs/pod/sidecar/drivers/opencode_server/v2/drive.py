@@ -187,8 +187,9 @@ class TurnOfMessages(ServedTurn):
     def _find_children(self) -> None:
         found = [self._state.session]
         for session in found:
-            found += [child for child in self._server.children_of(session) if child not in found][:MAX_CHILDREN]
             self._add_child(session)
+            if len(found) < MAX_CHILDREN:
+                found += [child for child in self._server.children_of(session) if child not in found]
         self._changed.update(dict.fromkeys(self._children))
         self._has_lost_events = False
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, MAX_TITLE, Line, dictionary, integer, prose, text
+from agent_runs.pod.sidecar.drivers.lines import MAX_NAME, MAX_TITLE, MAX_TOOLS, Line, dictionary, integer, prose, text
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import STEP, Answer, begun, paid, used
 
 MAX_MESSAGE = 2000
@@ -101,7 +101,7 @@ class Messages:
                     return
                 number = seen[kind]
                 seen[kind] += 1
-                if each.get("text"):
+                if isinstance(each.get("text"), str) and each["text"]:
                     part = {"id": text_id(own["messageID"], kind, number), **own, "type": kind, "text": each["text"]}
                     yield Line(kind, {"part": {**part, "time": _times(each)}})
 
@@ -113,10 +113,11 @@ class Messages:
         part["tool"] = text(tool.get("name"), MAX_NAME)
         metadata = dictionary(state.get("metadata"))
         child, command = text(metadata.get("sessionID"), MAX_NAME), text(metadata.get("shellID"), MAX_NAME)
-        if child:
+        if child and len(self.children) < MAX_TOOLS:
             self.children[child] = None
-        if status in _ENDED and metadata.get("status") == "running" and (child or command):
-            self._background[child or command] = None
+        left = child or command
+        if status in _ENDED and metadata.get("status") == "running" and left and len(self._background) < MAX_TOOLS:
+            self._background[left] = None
         shown: dict[str, Any] = {"status": status, "input": given, "title": title, "time": _times(tool)}
         if status == "running":
             yield Line("tool_running", {"part": begun(part, shown, call)})
