@@ -23,7 +23,7 @@ from dev_stack.demo import later_context
 from tests.runs.real_opencode import opencode_agent
 
 TASKS: Final = 2
-SHARED_DATABASE: Final = {"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "standard"}
+SHARED_DATABASE: dict[str, Any] = {"agentDbMode": "dedicated_pvc", "agentDbStorageClass": "standard"}
 """So that all tasks of the agent can have one pod; by default each has a folder of its own for its sessions."""
 LINES: Final = 20
 

@@ -23,8 +23,9 @@ edit.
 Every row is a run on the embedded cluster with a real Temporal server and workers in processes of their own. The
 agent numbers its lines and notes each of them, each of its starts and whether two of it run at a time; the fault comes
 after a random number of lines, whose seed is the row's name. In the tables of OpenCode's servers and of claimed pods it
-is the real OpenCode behind its server (`transport: serve`) with a scripted model, and each line is the output of a tool;
-a claimed pod has rested after an earlier run of the agent, and may rest again. The same checks read what each row leaves:
+is the real OpenCode behind its server (`transport: serve`) with a scripted model, and each line is the output of a
+tool; a claimed pod has rested after an earlier run of the agent, and may rest again. The same checks read what each row
+leaves:
 
 - **one Job per attempt**: Jobs that were ever created, by name and uid, and starts noted by the agent. The number is
   that of Jobs.

@@ -119,9 +119,9 @@ class Messages:
         if status in _ENDED and metadata.get("status") == "running" and left and len(self._background) < MAX_TOOLS:
             self._background[left] = None
         shown: dict[str, Any] = {"status": status, "input": given, "title": title, "time": _times(tool)}
-        if status == "running":
+        if status in ("running", *_ENDED):  # one that has ended since the last reading has begun, too
             yield Line("tool_running", {"part": begun(part, shown, call)})
-        elif status == "completed":
+        if status == "completed":
             yield Line(
                 "tool_use", {"part": {**part, "state": {**shown, "output": _output(state), "metadata": metadata}}}
             )
