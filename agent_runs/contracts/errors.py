@@ -284,7 +284,7 @@ class AgentVersionUnsupported(RunError):
 
     code = "agent_version_unsupported"
     next_step = (
-        "Take an image whose program has a version that the page of agents names; of version 2 only the server is"
+        "Take an image whose program has a version that docs/opencode.md names; of version 2 only the server is"
         " driven: remove `transport: run` and the options in extraArgs that only `opencode run` has."
     )
 

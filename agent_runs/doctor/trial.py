@@ -218,11 +218,10 @@ def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding
     version = version.removeprefix("opencode v")
     found = Finding(code="opencode", level="info", message=f"A pod of image {image} ran OpenCode {version}")
     if known == "unasked":
-        later = AgentVersionUnsupported.as_failure(
-            f"OpenCode {version} in image {image} is newer than what can be driven"
-        )
-        newer = not version.startswith("2.")
-        return [found, Finding.error(later.code, later.message, later.next_step)] if newer else [found]
+        if version.startswith("2."):
+            return [found]
+        message = f"OpenCode {version} in image {image} is newer than what can be driven"
+        return [found, Finding.error(AgentVersionUnsupported.code, message, AgentVersionUnsupported.next_step)]
     if known == "yes":
         return [found, Finding(code="model", level="info", message=f"OpenCode there knows the model {model}")]
     others = [each for each in listed if each][:LISTED_MODELS]

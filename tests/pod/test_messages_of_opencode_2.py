@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,3 +78,14 @@ def test_an_error_has_the_status_that_decides_its_name() -> None:
     for (kind, status), expected in errors.items():
         found = error_of({"type": kind, "message": "m", "status": status})
         assert (found["name"], found["data"].get("statusCode")) == expected
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_what_a_summary_costs_is_used_once_it_is_made(status: str) -> None:
+    """The message of OpenCode 2.0.15: it has a status, and no time at which it was completed."""
+    made = {"id": "msg_2", "type": "compaction", "time": {"created": 1}, "status": status, "reason": "auto"}
+    made |= {"cost": 0.0006, "tokens": {"input": 100, "output": 20, "reasoning": 0, "cache": {"read": 0, "write": 0}}}
+    begun = {**made, "status": "running"}
+    assert [list(Messages("ses_1", "msg_0").add(begun)), is_settled(begun)] == [[], False]
+    (line,) = Messages("ses_1", "msg_0").add(made)
+    assert (line.type, line.content["part"]["tokens"]["input"], is_settled(made)) == ("subagent_step", 100, True)

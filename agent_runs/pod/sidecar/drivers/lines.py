@@ -16,8 +16,6 @@ MAX_TOOLS = 1024
 """Tool calls that are known to run at the same time."""
 MIN_WORD = 8
 """Characters of the shortest secret that the worker looks for."""
-UNKNOWN_SESSION = {"name": "NotFoundError", "data": {"message": "Session not found"}}
-"""OpenCode's error for a session that is to be resumed and is not there."""
 
 
 class Line(NamedTuple):
@@ -25,6 +23,11 @@ class Line(NamedTuple):
 
     type: str
     content: dict[str, Any]
+
+
+def unknown_session(reason: str = "") -> dict[str, Any]:
+    """Return OpenCode's error for a session that is to be resumed and is not there."""
+    return {"name": "NotFoundError", "data": {"message": "Session not found" + (f": {reason}" if reason else "")}}
 
 
 def encoded(line: Line, timestamp: int, session: str) -> bytes:

@@ -19,7 +19,7 @@ from agent_runs.pod.sidecar.drivers.acp.turn import State, Turn
 from agent_runs.pod.sidecar.drivers.acp.usage import FILES, Used, cost_of, of_file, of_result
 from agent_runs.pod.sidecar.drivers.folder import EVENTS, STATE, End, aborted, drive_to_end, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.lines import UNKNOWN_SESSION, Line, dictionary, text
+from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, text, unknown_session
 from agent_runs.pod.sidecar.drivers.record import Record
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
@@ -196,7 +196,9 @@ class _Drive:
         if session and error.name == "session" and (
             error.kept is None or refusal.is_one_of(self._profile.unknown_session)
         ):  # fmt: skip
-            self._record.write(Line("error", {"error": UNKNOWN_SESSION, **({"acp": error.kept} if error.kept else {})}))
+            self._record.write(
+                Line("error", {"error": unknown_session(), **({"acp": error.kept} if error.kept else {})})
+            )
             return End(1, None, "Session not found", session)
         known = refusal.known(self._profile.errors) or {}
         if known:

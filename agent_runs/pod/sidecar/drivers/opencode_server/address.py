@@ -19,10 +19,10 @@ _ENDED = re.compile(rb"^ended$", re.MULTILINE)
 
 
 class Address(NamedTuple):
-    """`first`: in the words of OpenCode 1."""
+    """`is_opencode_1`: by the words in which it is written."""
 
     port: int
-    first: bool
+    is_opencode_1: bool
 
 
 class Unusable(Exception):
@@ -47,7 +47,7 @@ def await_address(path: str, seconds: float, waiter: Waiter) -> Address:
         if found is None and _ENDED.search(output):
             raise Unusable("server_not_started", "the server ended before it wrote its address")
         if found is not None and 0 < int(found[2]) < 2**16:
-            return Address(int(found[2]), first=found[1] is not None)
+            return Address(int(found[2]), is_opencode_1=found[1] is not None)
         if time.monotonic() >= end:
             raise Unusable("server_not_started", f"the server did not write its address within {seconds:g} s")
         waiter.ready(None, 0, LOOK_SECONDS)
@@ -57,7 +57,7 @@ def check_version(status: int, version: str, oldest: tuple[int, int], before: tu
     """Return the version that a server has answered.
 
     Raises:
-        Unusable: it refuses the password, or it is none of these versions.
+        Unusable: it refuses the password, or has another version.
     """
     if status in (401, 403):
         raise Unusable("server_refused", f"the server refuses the password: status {status}")

@@ -21,7 +21,7 @@ def drive(folder: str) -> None:
 
 
 def way_of(address: Address) -> type[ServedTurn]:
-    return TurnOfJournal if address.first else TurnOfMessages
+    return TurnOfJournal if address.is_opencode_1 else TurnOfMessages
 
 
 def _run(folder: str) -> End:

@@ -20,8 +20,8 @@ from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import STATE, End, aborted, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, integer, prose, text
-from agent_runs.pod.sidecar.drivers.opencode_server.address import VERSION_UNSUPPORTED, Unusable
+from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, integer, prose, text, unknown_session
+from agent_runs.pod.sidecar.drivers.opencode_server.address import VERSION_UNSUPPORTED, Unusable, check_version
 from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
     LIVE,
@@ -46,7 +46,7 @@ ABORT_SECONDS = 10.0
 LOST_SECONDS = 2.0
 """For which nobody listens at the server's port before it is lost."""
 RETRY_SECONDS, START_SECONDS = 0.1, 1.0
-MAX_TEXT = 500
+MAX_TEXT, MAX_VERSION = 500, 40
 
 
 def not_answered(error: Unusable | NoAnswer, state: State, reason: str | None = None) -> End:
@@ -61,11 +61,14 @@ class ServedTurn(ABC):
     """A turn of a server. Each call may raise NoAnswer or Aborted.
 
     Attributes:
-        events: where the server's live events are.
+        events, health: where the server's live events are, and its version.
+        versions: the first that can be driven, and the first that cannot any more.
         unusable: the one name of all reasons for which the server got no prompt.
     """
 
     events: str
+    health: str
+    versions: tuple[tuple[int, int], tuple[int, int]]
     unusable: str | None = None
 
     def __init__(self, folder: str, turn: Turn, state: State, wire: Wire) -> None:
@@ -85,15 +88,6 @@ class ServedTurn(ABC):
         self._taken_at = self._worked_at = time.monotonic()
 
     # what each version has of its own
-
-    @staticmethod
-    @abstractmethod
-    def check(wire: Wire) -> str:
-        """The server's version, which can be driven.
-
-        Raises:
-            Unusable: it is not.
-        """
 
     @abstractmethod
     def _session(self) -> dict[str, Any]:
@@ -157,6 +151,16 @@ class ServedTurn(ABC):
 
     # from the beginning to the end
 
+    @classmethod
+    def check(cls, wire: Wire) -> str:
+        """Return the server's version.
+
+        Raises:
+            Unusable: it cannot be driven.
+        """
+        status, answer = wire.call("GET", cls.health)
+        return check_version(status, text(dictionary(answer).get("version"), MAX_VERSION), *cls.versions)
+
     def run(self) -> End:
         try:
             end = self._run()
@@ -191,11 +195,11 @@ class ServedTurn(ABC):
 
     def _unknown_session(self, reason: str = "") -> End:
         """Write what makes the verdict: `opencode run` reports it on stderr only."""
-        session, message = self._turn.session or "", "Session not found" + (f": {reason}" if reason else "")
+        session, error = self._turn.session or "", unknown_session(reason)
         record = TurnRecord(self._folder, session, LIVE)
         if not record.errors:
-            record.write(Line("error", {"error": {"name": "NotFoundError", "data": {"message": message}}}))
-        return End(1, None, message, session)
+            record.write(Line("error", {"error": error}))
+        return End(1, None, error["data"]["message"], session)
 
     def _note(self, **changes: Any) -> None:
         self._state = self._state._replace(**changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ LIVE = frozenset({"error", "permission_rejected", "session_status", "text_growth
 """Types of the lines that are not made again by every driver of a turn."""
 NOT_ASKED = ("question", "plan_enter", "plan_exit")
 """Tools that `opencode run` takes from its sessions, too: nobody is there to answer."""
+SESSION_ID = re.compile(r"ses[\w-]{1,125}")
 MAX_ERRORS = 100
 """Errors that are remembered, and that are written."""
 MAX_MESSAGE, MAX_REJECTED = 2000, 1000

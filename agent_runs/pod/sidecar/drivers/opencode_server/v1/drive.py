@@ -25,7 +25,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
 )
 from agent_runs.pod.sidecar.drivers.opencode_server.v1.children import MAX_CHILDREN, Children
 from agent_runs.pod.sidecar.drivers.opencode_server.v1.journal import Journal
-from agent_runs.pod.sidecar.drivers.opencode_server.v1.server import Server, check
+from agent_runs.pod.sidecar.drivers.opencode_server.v1.server import Server
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import Wire
 
 FAR_PARENTS = 8
@@ -50,7 +50,8 @@ class TurnOfJournal(ServedTurn):
     """See `ServedTurn`."""
 
     events = "/global/event"
-    check = staticmethod(check)
+    health = "/global/health"
+    versions = ((1, 18), (2, 0))  # those before have no events with `seq`
 
     def __init__(self, folder: str, turn: Turn, state: State, wire: Wire) -> None:
         super().__init__(folder, turn, state, wire)

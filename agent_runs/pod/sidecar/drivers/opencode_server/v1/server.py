@@ -11,31 +11,17 @@ from typing import Any
 from urllib.parse import quote
 
 from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, dictionary, integer, text
-from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable, check_version
-from agent_runs.pod.sidecar.drivers.opencode_server.turn import NOT_ASKED, UnknownSession
+from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import NOT_ASKED, SESSION_ID, UnknownSession
 from agent_runs.pod.sidecar.drivers.opencode_server.v1.children import NEVER
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, Wire, elements
 
-OLDEST, BEFORE = (1, 18), (2, 0)
-"""Versions before have no events with `seq`."""
 MAX_OTHERS = 10_000
 MAX_ID = 128
 _HEAD = re.compile(  # OpenCode writes an event's data last
     r'\{"id":"[^"]{1,128}","aggregate_id":"(?P<session>[^"]{1,128})","seq":(?P<seq>\d{1,15}),"type":"(?P<type>[^"]{1,128})"'
 )
-_SESSION = re.compile(r"ses[\w-]{1,125}")
 _RULES = [{"permission": name, "action": "deny", "pattern": "*"} for name in NOT_ASKED]
-
-
-def check(wire: Wire) -> str:
-    """Return the version of the server.
-
-    Raises:
-        Unusable: it is no OpenCode of these versions.
-        NoAnswer, Aborted: see there.
-    """
-    status, health = wire.call("GET", "/global/health")
-    return check_version(status, text(dictionary(health).get("version"), 40), OLDEST, BEFORE)
 
 
 def _head(event: TooLarge) -> dict[str, Any]:
@@ -76,7 +62,7 @@ class Server:
         """
         status, created = self.wire.call("POST", self._path("/session"), {"title": title, "permission": _RULES})
         session = text(dictionary(created).get("id"), MAX_ID)
-        if status != 200 or not _SESSION.fullmatch(session):
+        if status != 200 or not SESSION_ID.fullmatch(session):
             raise Unusable("server_unsupported", f"a new session was answered with the status {status}")
         return session
 
@@ -88,7 +74,7 @@ class Server:
             Unusable: the answer is not OpenCode's.
         """
         status, found = self.wire.call("GET", self._path(f"/session/{quote(session, safe='')}"))
-        if status == 404 or (status == 500 and not _SESSION.fullmatch(session)):
+        if status == 404 or (status == 500 and not SESSION_ID.fullmatch(session)):
             raise UnknownSession
         directory = text(dictionary(found).get("directory"), 4096)
         if status != 200 or not directory:

@@ -18,13 +18,14 @@ from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT_TYPE, MAX_NAME, Line, 
 from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable
 from agent_runs.pod.sidecar.drivers.opencode_server.served import (
     MAX_TEXT,
+    QUIET_SECONDS,
     UNFINISHED_SECONDS,
     ServedTurn,
     identifier,
 )
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import LIVE, STEP, Answer, State, Turn, TurnRecord
 from agent_runs.pod.sidecar.drivers.opencode_server.v2.messages import Messages, error_of, is_settled, spent, text_id
-from agent_runs.pod.sidecar.drivers.opencode_server.v2.server import Server, check
+from agent_runs.pod.sidecar.drivers.opencode_server.v2.server import Server
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, Wire
 
 READ_SECONDS = 0.2
@@ -42,12 +43,11 @@ class MessageRecord(TurnRecord):
         self._made: set[tuple[str, str]] = set()
         super().__init__(folder, session, LIVE | _MADE | {LEFT_OUT_TYPE})
 
-    def has(self, kind: str, part: str = "") -> bool:
-        return (kind, part) in self._made
+    def has(self, line: Line) -> bool:
+        return self.has_part(line.type, self._part(line.content))
 
-    def write(self, line: Line) -> None:
-        if not self.has(line.type, self._part(line.content)):
-            super().write(line)
+    def has_part(self, kind: str, part: str) -> bool:
+        return (kind, part) in self._made
 
     def note(self, kind: str, line: bytes) -> None:
         super().note(kind, line)
@@ -64,8 +64,9 @@ class TurnOfMessages(ServedTurn):
     """See `ServedTurn`."""
 
     events = "/api/event"
+    health = "/api/info"
+    versions = ((2, 0), (3, 0))
     unusable = "agent_not_started"
-    check = staticmethod(check)
 
     def __init__(self, folder: str, turn: Turn, state: State, wire: Wire) -> None:
         super().__init__(folder, turn, state, wire)
@@ -109,8 +110,9 @@ class TurnOfMessages(ServedTurn):
     def _open_record(self, version: str) -> MessageRecord:
         state = self._state
         record = self._written = MessageRecord(self._folder, state.session)
-        if not record.has(AGENT_VERSION):
-            record.write(Line(AGENT_VERSION, {"version": version}))
+        ran = Line(AGENT_VERSION, {"version": version})
+        if not record.has(ran):
+            record.write(ran)
         self._messages, self._settled = Messages(state.session, state.message), state.before
         return record
 
@@ -150,7 +152,7 @@ class TurnOfMessages(ServedTurn):
             return
         message = text(data.get("assistantMessageID"), MAX_NAME)
         part = text_id(message, what, integer(data.get("ordinal")))
-        if self._written.has(what, part):
+        if self._written.has_part(what, part):
             return
         if change == "started":
             self._growth.begin(part, message, what, time.monotonic())
@@ -165,6 +167,10 @@ class TurnOfMessages(ServedTurn):
                 self._read()
             except NoAnswer:
                 self._disconnect()
+
+    def _look_seconds(self) -> float:
+        """What runs in the background may take hours, and its end is an event."""
+        return QUIET_SECONDS if self._messages.background else super()._look_seconds()
 
     def _wait_seconds(self) -> float:
         return READ_SECONDS if self._changed else super()._wait_seconds()
@@ -210,7 +216,9 @@ class TurnOfMessages(ServedTurn):
         return spent(session, message) if is_new and message.get("type") == "assistant" else ()
 
     def _write(self, line: Line) -> None:
-        self._record.write(line)
+        if not self._written.has(line):
+            self._taken_at = time.monotonic()
+            self._record.write(line)
         if line.type in ("text", "reasoning"):
             self._growth.end(text(line.content["part"].get("id"), 2 * MAX_NAME))
 

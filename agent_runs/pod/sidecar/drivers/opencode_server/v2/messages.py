@@ -34,9 +34,9 @@ class Messages:
         has_prompt: the turn's prompt is delivered.
         answer: the newest message of the model.
         outcome: `succeeded`, `failed` or `interrupted` if nothing follows the end of a turn; else empty.
-        error: of the newest message of the model.
         retry: why the newest request to the model is repeated.
         children: sub-agents' sessions.
+        began: when the prompt was delivered, by the server's clock; 0: it is not.
     """
 
     def __init__(self, session: str, prompt: str) -> None:
@@ -132,9 +132,9 @@ class Messages:
 
 def is_settled(message: dict[str, Any]) -> bool:
     """Whether a message makes no more lines than now."""
-    if message.get("type") not in ("assistant", "compaction"):
-        return True
-    return bool(integer(dictionary(message.get("time")).get("completed")))
+    if message.get("type") == "compaction":
+        return message.get("status") in ("completed", "failed")
+    return message.get("type") != "assistant" or bool(integer(dictionary(message.get("time")).get("completed")))
 
 
 def spent(session: str, message: dict[str, Any]) -> Iterator[Line]:
@@ -146,7 +146,7 @@ def spent(session: str, message: dict[str, Any]) -> Iterator[Line]:
 
 
 def text_id(message: str, kind: str, number: int) -> str:
-    """The identifier of a text or reasoning: the how manieth of its kind it is in its message, from 0."""
+    """The identifier of a text or reasoning; `number` counts those of its kind in the message, from 0."""
     return f"{message}.{kind}.{number}"
 
 

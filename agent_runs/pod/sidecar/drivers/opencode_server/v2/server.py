@@ -5,16 +5,14 @@ Source: OpenCode 2.0.15, its `GET /openapi.json`, and tried.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from urllib.parse import quote
 
 from agent_runs.pod.sidecar.drivers.lines import dictionary, text
-from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable, check_version
-from agent_runs.pod.sidecar.drivers.opencode_server.turn import NOT_ASKED, UnknownSession
+from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import NOT_ASKED, SESSION_ID, UnknownSession
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLong, Wire
 
-OLDEST, BEFORE = (2, 0), (3, 0)
 PAGE = 20
 MAX_MESSAGES = 10_000
 """Of one session, in one turn."""
@@ -22,19 +20,7 @@ MAX_PAGE = 16 * 1024 * 1024
 MAX_ID = 128
 NOBODY = "Nobody is there to answer: this permission is not given. Go on without it."
 """With a reason, a rejection is an error of the tool; without one it ends the turn."""
-_SESSION = re.compile(r"ses[\w-]{1,125}")
 _RULES = [{"action": name, "resource": "*", "effect": "deny"} for name in NOT_ASKED]
-
-
-def check(wire: Wire) -> str:
-    """Return the version of the server.
-
-    Raises:
-        Unusable: it is no OpenCode of these versions.
-        NoAnswer, Aborted: see there.
-    """
-    status, info = wire.call("GET", "/api/info")
-    return check_version(status, text(dictionary(info).get("version"), 40), OLDEST, BEFORE)
 
 
 class Server:
@@ -73,7 +59,7 @@ class Server:
         content = {"title": title, "model": model, "location": {"directory": directory}, "permissions": _RULES}
         status, created = self._wire.call("POST", "/api/session", {**content, **({"agent": agent} if agent else {})})
         session = text(_object(created).get("id"), MAX_ID)
-        if status != 200 or not _SESSION.fullmatch(session):
+        if status != 200 or not SESSION_ID.fullmatch(session):
             raise Unusable("server_unsupported", f"a new session was answered with the status {status}")
         return session
 
@@ -85,7 +71,7 @@ class Server:
             Unusable: the answer is not OpenCode's.
         """
         status, found = self._wire.call("GET", _of(session))
-        if status == 404 or not _SESSION.fullmatch(session):
+        if status == 404 or not SESSION_ID.fullmatch(session):
             raise UnknownSession
         directory = text(dictionary(_object(found).get("location")).get("directory"), 4096)
         if status != 200 or not directory:
