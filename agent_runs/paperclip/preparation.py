@@ -205,6 +205,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         directory,
         enabled=context.config.resume_last_session,
         agent=context.config.agent,
+        served=context.config.transport != "run",
     )
     variables, oversized = _bounded(_paperclip_env(context, tidy, host))
     env = _agent_env(context.config, tidy)

@@ -103,12 +103,15 @@ class Resume:
     reason: str | None = None
 
 
-def resume(stored: SessionParams | None, directory: str, *, enabled: bool, agent: str = OPENCODE) -> Resume:
+def resume(
+    stored: SessionParams | None, directory: str, *, enabled: bool, agent: str = OPENCODE, served: bool = True
+) -> Resume:
     """Decide whether a wake of this agent that works in `directory` may resume the `stored` session.
 
     OpenCode binds a session to its directory: resumed from another one it calls the model, runs tools in the old
     directory, prints nothing and never ends. Others find the session in its own directory only. A stored session
     without a directory is trusted, because Paperclip sometimes hands back the bare id; then its agent is not known.
+    By its server OpenCode is asked for its version first; its command line would go on with a copy of its own.
     """
     if stored is None:
         return Resume()
@@ -117,6 +120,11 @@ def resume(stored: SessionParams | None, directory: str, *, enabled: bool, agent
     if (maker := _maker(stored)) not in (None, agent):
         return Resume(
             reason=f"session {stored.session_id} is not resumed: it is {maker}'s, and the agent is {agent} now"
+        )
+    if stored.agent_version and not served:
+        return Resume(
+            reason=f"session {stored.session_id} is not resumed: OpenCode {stored.agent_version} has continued it, and "
+            "its command line is not used"
         )
     if stored.cwd is not None and posixpath.normpath(stored.cwd) != posixpath.normpath(directory):
         elsewhere = (

@@ -64,3 +64,11 @@ def test_the_agent_of_a_session_is_stored_unless_it_is_opencode() -> None:
     stored = [session_params("s", Workspace(), RunConfig(model="a/b", agent=agent)) for agent in ("claude", "opencode")]
     assert [each.model_dump().get("agent") for each in stored] == ["claude", None]
     assert "agent" not in stored[1].model_dump()
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_session_that_opencode_2_has_continued_is_resumed_by_a_server_only(served: bool) -> None:
+    stored = SessionParams(session_id="s", cwd="/w", agent_version="2.0.15")
+    decision = resume(stored, "/w", enabled=True, served=served)
+    assert (decision.session is not None) == served
+    assert served or "OpenCode 2.0.15 has continued it" in str(decision.reason)

@@ -83,7 +83,13 @@ def test_an_error_has_the_status_that_decides_its_name() -> None:
 @pytest.mark.parametrize("status", ["completed", "failed"])
 def test_what_a_summary_costs_is_used_once_it_is_made(status: str) -> None:
     """The message of OpenCode 2.0.15: it has a status, and no time at which it was completed."""
-    made = {"id": "msg_2", "type": "compaction", "time": {"created": 1}, "status": status, "reason": "auto"}
+    made: dict[str, Any] = {
+        "id": "msg_2",
+        "type": "compaction",
+        "time": {"created": 1},
+        "status": status,
+        "reason": "auto",
+    }
     made |= {"cost": 0.0006, "tokens": {"input": 100, "output": 20, "reasoning": 0, "cache": {"read": 0, "write": 0}}}
     begun = {**made, "status": "running"}
     assert [list(Messages("ses_1", "msg_0").add(begun)), is_settled(begun)] == [[], False]

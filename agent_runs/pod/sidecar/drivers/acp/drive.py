@@ -196,9 +196,8 @@ class _Drive:
         if session and error.name == "session" and (
             error.kept is None or refusal.is_one_of(self._profile.unknown_session)
         ):  # fmt: skip
-            self._record.write(
-                Line("error", {"error": unknown_session(), **({"acp": error.kept} if error.kept else {})})
-            )
+            kept = {"acp": error.kept} if error.kept else {}
+            self._record.write(Line("error", {"error": unknown_session(), **kept}))
             return End(1, None, "Session not found", session)
         known = refusal.known(self._profile.errors) or {}
         if known:
