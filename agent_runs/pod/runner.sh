@@ -16,14 +16,15 @@
 # The last two are bytes of this container, page cache included (cgroup v2 or v1); null: not known, or no limit.
 #
 # With --serve the script FILE runs COMMAND's server, or COMMAND as an agent, which the sidecar drives (serve.sh, acp.sh).
-# While DIR/turn is there it works; a stop waits for its end for a moment, because the sidecar tells it of the stop. If FILE
-# leaves DIR/rests behind and ends with 0, the pod rests: once nothing of the run is left running, FILE starts anew.
+# While DIR/turn is there it works. A stop waits for its end: the sidecar ends the turn and reads what still comes of it.
+# If FILE leaves DIR/rests behind and ends with 0, the pod rests: once nothing of the run is left running, FILE starts
+# anew.
 
 scripts=${0%/*}
 . "$scripts/processes.sh"
 . "$scripts/prepare.sh"
 
-ABORT_TIMEOUT=200  # centiseconds for the sidecar to end the server's turn
+ABORT_TIMEOUT=1200 # centiseconds for the sidecar to end the turn, which takes its driver 10 s at most
 
 run() { # COMMAND ARGS...
     watcher='' found='' code='' stopped=null exceeded=false killed=false error=null detail=null opened=''
@@ -110,9 +111,12 @@ stop() { # NAME NUMBER
     if [ -z "$watcher" ]; then
         code=$((128 + $2))
     elif [ -z "$code" ]; then
-        set_deadline $((grace * 100 < ABORT_TIMEOUT ? grace * 100 : ABORT_TIMEOUT))
+        grace=$((grace * 100))
+        set_deadline $((grace < ABORT_TIMEOUT ? grace : ABORT_TIMEOUT))
+        end=$((now + grace))
         while [ -n "$serve" ] && [ -e "$out/turn" ] && in_time; do nap 0.02; done
-        end_processes $((grace * 100)) $$ "$mark" "$watcher"
+        least=$((grace < LEFTOVER_GRACE ? grace : LEFTOVER_GRACE))
+        end_processes $((end - now > least ? end - now : least)) $$ "$mark" "$watcher"
         exceeded=$killed
         collect $((128 + $2))
     fi

@@ -84,6 +84,41 @@ def test_of_every_turn_nothing_but_the_server_is_left_when_its_pod_rests(shell: 
         end_session(process)
 
 
+SLOW = """#!/bin/sh
+trap 'touch "$LEFT/signalled"; exit 9' TERM
+echo $$ >"$LEFT/server"
+while :; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize("shell", sorted(SHELLS))
+def test_a_stop_leaves_the_server_alone_while_its_turn_ends(shell: str, tmp_path: Path) -> None:
+    """A busy machine took 3.3 s from the abort to the line of the tool that ran."""
+    out, program = tmp_path / "out", tmp_path / "opencode"
+    out.mkdir()
+    for name in ("orders", "agent"):
+        os.mkfifo(out / name)
+    (out / "ready").write_text("none password\n")
+    (out / "turn").write_text("1\n")
+    program.write_text(SLOW)
+    program.chmod(0o700)
+    options = map(str, (SCRIPT, "--out", out, "--dir", tmp_path, "--grace", 60, "--serve", SERVE, "--", program, "run"))
+    environment = os.environ | {"LEFT": str(tmp_path), "HOME": str(tmp_path), "OPENCODE_DISABLE_PROJECT_CONFIG": "true"}
+    process = subprocess.Popen([*SHELLS[shell], *options], env=environment, start_new_session=True)
+    try:
+        wait_until((tmp_path / "server").exists)
+        process.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+        assert not (tmp_path / "signalled").exists()
+        (out / "turn").unlink()
+        with (out / "orders").open("w") as orders:
+            orders.write("end 143\n")
+        assert process.wait(timeout=60) == 143
+    finally:
+        end_session(process)
+
+
 def test_a_machine_that_lists_processes_slowly_still_ends_what_a_turn_left_and_its_pod_rests(tmp_path: Path) -> None:
     out, program, scripts = tmp_path / "out", tmp_path / "opencode", tmp_path / "scripts"
     out.mkdir()
