@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import os
-import platform
 import shlex
 import shutil
 import sys
@@ -24,7 +23,6 @@ from dev_stack.plan import ROOT, cache_folder
 
 OVERRIDE: Final = "TEST_AGENT_PROGRAMS"
 _LOCK: Final = "package-lock.json"
-_CPU: Final = "arm64" if platform.machine().lower() in ("arm64", "aarch64") else "x64"
 
 
 class ProgramUnavailable(Exception):
@@ -36,13 +34,11 @@ class Program:
     """One agent as npm installs it.
 
     Attributes:
-        entry: what is started, under `node_modules`.
-        node: it is a script of Node.js; otherwise a binary.
+        entry: the script of Node.js that is started, under `node_modules`.
     """
 
     name: str
     entry: str
-    node: bool = True
 
     @property
     def manifest(self) -> Path:
@@ -51,8 +47,7 @@ class Program:
 
     def command(self, home: Path) -> list[str]:
         """The beginning of its command line, once it is installed in `home`."""
-        entry = str(home / "node_modules" / self.entry)
-        return [str(node()), entry] if self.node else [entry]
+        return [str(node()), str(home / "node_modules" / self.entry)]
 
 
 KEY: Final = "scripted"
@@ -62,7 +57,7 @@ PROGRAMS: Final = {
     program.name: program
     for program in (
         Program("claude", "@agentclientprotocol/claude-agent-acp/dist/index.js"),
-        Program("codex", f"@zed-industries/codex-acp-{sys.platform}-{_CPU}/bin/codex-acp", node=False),
+        Program("codex", "@agentclientprotocol/codex-acp/dist/index.js"),
         Program("gemini", "@google/gemini-cli/bundle/gemini.js"),
         Program("qwen", "@qwen-code/qwen-code/cli.js"),
         Program("pi", "pi-acp/dist/index.js"),
@@ -81,12 +76,9 @@ def link_programs(name: str, installed: Path, folder: Path) -> list[str]:
     for command, entry in manifest["programs"].items():
         program = folder / command
         program.unlink(missing_ok=True)
-        if PROGRAMS[name].node:
-            words = (str(node()), str(installed / "node_modules" / entry))
-            program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-            program.chmod(0o755)
-        else:
-            program.symlink_to(installed / "node_modules" / PROGRAMS[name].entry)
+        words = (str(node()), str(installed / "node_modules" / entry))
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        program.chmod(0o755)
     return [str(folder), str(node().parent)]
 
 

@@ -13,7 +13,7 @@ LIST_FILE: Final = Path(__file__).with_name("models.json")
 OPENCODE_MODELS: Final = (
     *("anthropic/claude-opus-4-7", "anthropic/claude-sonnet-4-6", "anthropic/claude-haiku-4-5"),
     *("openai/gpt-4o", "google/gemini-2.5-pro", "google/gemini-2.5-flash"),
-    *("openai/gpt-5.4", "openai/gpt-5.2-codex", "qwen/qwen3-coder-plus"),
+    *("openai/gpt-5.5", "openai/gpt-5.2-codex", "qwen/qwen3-coder-plus"),
 )
 """What OpenCode is offered; which of them work depends on the providers in its pod."""
 

@@ -90,7 +90,7 @@ ErrorName = Literal[
     "ProviderModelNotFoundError",
     "UnknownError",
 ]
-Usage = Literal["result_usage", "result_quota", "message_meta", "codex_rollout", "pi_session"]
+Usage = Literal["result_usage", "result_quota", "message_meta", "pi_session"]
 
 
 class ProfilePart(BaseModel):
@@ -173,9 +173,13 @@ class AgentProfile(ProfilePart):
         rests: its pod may wait for the agent's next run, whose process starts anew there with that run's variables: it
             keeps all that it needs of a session below its home, and takes nothing of a run from elsewhere in the pod.
         set_mode: ask for the permission mode by the protocol's `session/set_mode`, too.
+        set_title: give a new session its title by the protocol's `session/set_title`, for it would ask a model for one.
         model_option: how the protocol is asked for the model: `session/set_model`, or the id of a configuration option.
             None: not at all, because the command, a variable or a file names it.
         authenticate: the method that is called before a session is made.
+        client_meta: `_meta` of the capabilities with which it is called, for extensions of the protocol.
+        failure: a path in `_meta` of its answer to a prompt. What is there is the error of a turn that it answers as if
+            it had gone well, with its message in `title`.
         mcp_servers: the kinds that it takes; none: it ignores all.
         usage: where its tokens are found; None: nowhere.
         usage_files: for a `usage` in files: a glob below the home.
@@ -207,8 +211,11 @@ class AgentProfile(ProfilePart):
     rests: bool = False
     permissions: Permissions = Permissions()
     set_mode: bool = False
+    set_title: bool = False
     model_option: Line | None = None
     authenticate: Line | None = None
+    client_meta: dict[str, Any] = {}
+    failure: tuple[Line, ...] = ()
     mcp_servers: tuple[Literal["stdio", "http", "sse"], ...] = ()
     usage: Usage | None = None
     usage_files: HomePath | None = None

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from agent_runs.agents.opencode.command import run_title
 from agent_runs.agents.opencode.config import translate_mcp_servers
 from agent_runs.agents.profile import AgentProfile, rendered, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
@@ -78,6 +79,7 @@ def acp_start(
         "session": session.session_id if session and profile.loads_sessions else None,
         "model": values["model"],
         "start_timeout": profile.start_timeout,
+        "title": run_title(input.request.agent.name, str(input.attempt.transcript)) if profile.set_title else None,
         "profile": driver_profile(profile, values["permission_mode"], servers, config),
     }
     return AcpStart(
@@ -94,6 +96,8 @@ def driver_profile(
 ) -> dict[str, Any]:
     return {
         "authenticate": profile.authenticate,
+        "client_meta": profile.client_meta,
+        "failure": list(profile.failure),
         "mode": mode if profile.set_mode else None,
         "model_option": profile.model_option,
         "permissions": "allow" if config.dangerously_skip_permissions else "reject",

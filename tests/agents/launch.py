@@ -28,7 +28,7 @@ class _Setup:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def launch(name: str, installed: Path, home: Path, model: str, origin: str) -> Launch:
+def launch(name: str, installed: Path, home: Path, model: str, origin: str, *, ask: bool = False) -> Launch:
     """Write the agent's configuration below `home` and return how to start it.
 
     Args:
@@ -37,8 +37,11 @@ def launch(name: str, installed: Path, home: Path, model: str, origin: str) -> L
         home: an existing folder; sessions are kept there.
         model: such as `scenario/text`.
         origin: the scripted model's.
+        ask: in the agent's mode that asks for permission.
     """
     setup = _SETUPS[name](installed, model, origin)
+    if ask:
+        setup = _asking(name, setup)
     for path, text in setup.files.items():
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         (home / path).write_text(text)
@@ -65,8 +68,6 @@ def _codex(_installed: Path, model: str, origin: str) -> _Setup:
     config = f"""
 model = "{model}"
 model_provider = "scripted"
-sandbox_mode = "danger-full-access"
-approval_policy = "never"
 check_for_update_on_startup = false
 cli_auth_credentials_store = "ephemeral"
 [features]
@@ -77,7 +78,12 @@ base_url = "{origin}/v1"
 env_key = "OPENAI_API_KEY"
 wire_api = "responses"
 """
-    return _Setup([], {"OPENAI_API_KEY": KEY}, {".codex/config.toml": config})
+    variables = {
+        "OPENAI_API_KEY": KEY,
+        "INITIAL_AGENT_MODE": "agent-full-access",
+        "CODEX_ACP_PROMPT_SUGGESTIONS": "false",
+    }
+    return _Setup([], variables, {".codex/config.toml": config})
 
 
 def _gemini(_installed: Path, model: str, origin: str) -> _Setup:
@@ -124,6 +130,21 @@ def _pi(installed: Path, model: str, origin: str) -> _Setup:
     }
     command = str(installed / "node_modules" / ".bin" / "pi")
     return _Setup([], {"MODEL_KEY": KEY, "PI_OFFLINE": "1", "PI_ACP_PI_COMMAND": command}, files)
+
+
+def _asking(name: str, setup: _Setup) -> _Setup:
+    """The same, with a permission for each tool that leaves the workspace."""
+    old, new = {
+        "claude": ("bypassPermissions", "default"),
+        "codex": ("agent-full-access", "read-only"),
+        "gemini": ("yolo", "default"),
+        "qwen": ("yolo", "default"),
+        "pi": ("", ""),
+    }[name]
+    environment, files = (
+        {key: value.replace(old, new) for key, value in texts.items()} for texts in (setup.environment, setup.files)
+    )
+    return _Setup([each.replace(old, new) for each in setup.arguments], environment, files)
 
 
 def _json(**values: Any) -> str:

@@ -37,12 +37,14 @@ PROFILES: Final = {
     for name, profile in load().items()
 }
 """What the worker hands over of each agent."""
+TITLES: Final = {name: "a title" if profile.set_title else None for name, profile in load().items()}
+"""What it hands over of a new session's title."""
 HIDDEN: Final = ("acp_update", "text_growth", "session_status")
 
 
 def acp_turn(directory: Path, profile: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """What the worker hands over of a turn."""
-    known = {"driver": "acp", "directory": str(directory), "session": None, "model": "a-model"}
+    known = {"driver": "acp", "directory": str(directory), "session": None, "title": None, "model": "a-model"}
     return {**known, "start_timeout": 30, "profile": profile, **more}
 
 
@@ -175,6 +177,4 @@ def recorded(folder: Path, name: str, case: str, script: dict[str, Any] | None =
     profile = PROFILES[name] | turn.pop("profile", {})
     if not any('"authenticate"' in line for line in capture.read_text().splitlines()):
         profile = profile | {"authenticate": None}
-    elif name == "codex":
-        profile = profile | {"authenticate": "openai-api-key"}
-    return Stage(folder, profile, command, turn=turn)
+    return Stage(folder, profile, command, turn={"title": TITLES[name], **turn})

@@ -16,7 +16,7 @@ from agent_runs.pod.sidecar.drivers.acp.turn import State
 from tests.conftest import UNKNOWN_SESSION
 from tests.pod.acp import CAPTURES, PROFILES, Played, Stage, read, recorded, report
 
-FILE_USAGE = {"codex", "pi"}
+FILE_USAGE = {"pi"}
 """Agents whose tokens are in files, which a recording does not have."""
 
 
@@ -62,7 +62,12 @@ async def test_tokens_and_cost_are_those_of_the_turn(name: str, tmp_path: Path) 
     ended = await recorded(tmp_path, name, "text").play()
     used = ended.report.usage
     shares = (used.input_tokens, used.cached_input_tokens, used.output_tokens, used.reasoning_tokens)
-    expected = {"claude": (600, 400, 50, 0), "gemini": (1000, 0, 40, 0), "qwen": (600, 400, 50, 10)}
+    expected = {
+        "claude": (600, 400, 50, 0),
+        "gemini": (1000, 0, 40, 0),
+        "qwen": (600, 400, 50, 10),
+        "codex": (600, 400, 50, 10),
+    }
     assert shares == expected.get(name, (0, 0, 0, 0))
     assert str(ended.report.cost_usd) == ("0.00428" if name == "claude" else "None")
     assert ended.kinds == ["step_start", "reasoning", "text", "step_finish"]
@@ -134,7 +139,8 @@ async def test_a_session_of_an_agent_that_loads_none_is_unknown(tmp_path: Path) 
     ("agent", "case", "failure"),
     [
         *((agent, "error-401", "provider_credentials") for agent in ("claude", "codex", "gemini", "qwen")),
-        *((agent, "error-429-3600", "provider_quota") for agent in ("claude", "codex", "gemini")),
+        *((agent, "error-429-3600", "provider_quota") for agent in ("claude", "gemini")),
+        ("codex", "error-429", "provider_quota"),
         *((agent, "error-400", "provider_rejected") for agent in ("claude", "codex", "gemini", "qwen")),
         *((agent, "error-500", "provider_unavailable") for agent in ("claude", "codex")),
         ("claude", "model-unknown", "model_unknown"),
@@ -173,7 +179,7 @@ async def test_a_permission_is_given_as_the_profile_says(agent: str, case: str, 
     ("agent", "option", "failure"),
     [
         ("claude", "reject", None),
-        ("codex", "abort", "permission_blocked"),
+        ("codex", "cancel", "permission_blocked"),
         ("gemini", "cancel", None),
         ("qwen", "cancel", "permission_blocked"),
     ],

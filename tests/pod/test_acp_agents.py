@@ -17,7 +17,7 @@ from dev_stack.agent_programs import ProgramUnavailable, ensure_program
 from dev_stack.scripted_model import ScriptedModel
 from tests.agents.launch import KEY, launch
 from tests.conftest import UNKNOWN_SESSION
-from tests.pod.acp import PROFILES, SCRIPT, acp_turn
+from tests.pod.acp import PROFILES, SCRIPT, TITLES, acp_turn
 from tests.pod.harness import Ended, Runner, Running, alive, children
 from tests.support.saved_output import fold_chunks
 
@@ -46,7 +46,8 @@ class Agent:
         )
         if self.name == "gemini":
             runner.env["AGENT_RUN_PREPARE"] = "gemini_sessions"
-        known = acp_turn(work, PROFILES[self.name], text=text, model=model, start_timeout=60)
+        about = {"text": text, "model": model, "title": TITLES[self.name]}
+        known = acp_turn(work, PROFILES[self.name], start_timeout=60, **about)
         runner.sidecar.turn = pod / "turn.json"
         runner.sidecar.turn.write_text(json.dumps(known | turn))
         self.runners.append(runner)
@@ -144,6 +145,14 @@ async def test_tokens_are_those_that_the_model_has_sent(agent: Agent) -> None:
     assert second.usage == used
 
 
+@pytest.mark.parametrize("name", ["codex"])
+async def test_the_model_is_asked_for_no_title_and_no_suggestion(agent: Agent) -> None:
+    """Nobody would count their tokens."""
+    await agent.play("text", "the prompt")
+    assert {each.model for each in agent.model.sent} == {"scenario/text"}
+    assert ["the prompt" in json.dumps(each["input"][-1]) for each in agent.model.requests] == [True]
+
+
 async def test_a_session_goes_on_three_times_and_after_a_kill(agent: Agent) -> None:
     _, report = await agent.play("echo", "the first prompt")
     session = report.session_id
@@ -182,7 +191,7 @@ async def test_a_cancel_in_a_tool_ends_it(agent: Agent) -> None:
 async def test_a_provider_error_names_the_failure(agent: Agent) -> None:
     end, report = await agent.play("error:401", "fail")
     assert (code(report), end.code) == ("provider_credentials", 1)
-    assert "401" in json.dumps(report.errors) or agent.name == "claude"
+    assert "401" in json.dumps(report.errors) or agent.name in ("claude", "codex")
 
 
 async def test_an_agent_that_is_killed_in_its_turn_is_lost(agent: Agent) -> None:
@@ -212,7 +221,7 @@ async def test_a_driver_that_is_killed_in_the_middle_loses_and_doubles_nothing(a
 async def test_mode_and_model_are_those_of_the_profile(agent: Agent) -> None:
     changes: dict[str, dict[str, Any]] = {
         "claude": {"mode": "acceptEdits"},
-        "codex": {"mode": "auto"},
+        "codex": {"mode": "agent"},
         "gemini": {"mode": "default"},
         "qwen": {"mode": "auto-edit"},
         "pi": {"model_option": "model"},

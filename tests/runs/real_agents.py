@@ -83,8 +83,7 @@ class AgentSystem:
 
     def programs_of(self, raw: dict[str, Any]) -> list[int]:
         """The processes that speak the protocol for this run."""
-        name = raw["config"]["agent"]
-        program = PROGRAMS[name].entry if PROGRAMS[name].node else load()[name].command[0]
+        program = PROGRAMS[raw["config"]["agent"]].entry
         found = [pid for pid in processes_of(raw) if program in command_line(pid)]
         assert found, "the agent does not run"
         return found

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shlex
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -79,15 +78,10 @@ async def rested(
 async def own_programs(raw: dict[str, Any], name: str, folder: Path, before: str) -> None:
     """Give the agent a program that first does this in a shell."""
     raw["config"]["env"]["PATH"] = await programs(name, folder)
-    command = PROGRAMS[name].entry if PROGRAMS[name].node else ""
     for program in (folder / name).iterdir():
-        real = program.readlink() if program.is_symlink() else None
-        if real is None and command not in program.read_text():
-            continue  # pi itself, beside its adapter
-        text = f'exec {shlex.quote(str(real))} "$@"\n' if real else program.read_text().partition("\n")[2]
-        program.unlink()
-        program.write_text(f"#!/bin/sh\n{before}\n{text}")
-        program.chmod(0o755)
+        shell, text = program.read_text().split("\n", 1)
+        if PROGRAMS[name].entry in text:  # pi itself is beside its adapter
+            program.write_text(f"{shell}\n{before}\n{text}")
 
 
 def waiting_of(raw: dict[str, Any]) -> list[int]:

@@ -16,7 +16,7 @@ from agent_runs.pod.sidecar.drivers.acp.agent import Agent, AgentEnded, NotProto
 from agent_runs.pod.sidecar.drivers.acp.mapping import CHUNKS, HISTORY, Mapping
 from agent_runs.pod.sidecar.drivers.acp.messages import Message, Refusal, answer, message, notification, request
 from agent_runs.pod.sidecar.drivers.acp.turn import State, Turn
-from agent_runs.pod.sidecar.drivers.acp.usage import FILES, Used, cost_of, of_file, of_result
+from agent_runs.pod.sidecar.drivers.acp.usage import Used, cost_of, of_file, of_result
 from agent_runs.pod.sidecar.drivers.folder import EVENTS, STATE, End, aborted, drive_to_end, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
 from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, text, unknown_session
@@ -41,18 +41,16 @@ LIVE = frozenset({"text_growth"})
 """Types of the lines whose number is another one each time."""
 PROMPT: Final = "prompt"
 NUMBERS: Final = {
-    name: number for number, name in enumerate(("initialize", "authenticate", "session", "mode", "model", PROMPT), 1)
+    name: number
+    for number, name in enumerate(("initialize", "authenticate", "session", "mode", "model", "title", PROMPT), 1)
 }
 """Of the requests, so that a later driver knows their answers."""
 UNKNOWN_METHOD: Final = {"code": -32601, "message": "Method not found"}
 NOT_UNDERSTOOD: Final = frozenset({-32700, -32600, -32601, -32602})
 """Codes of an agent that does not accept what the protocol has."""
 VERSION: Final = 1
-CLIENT: Final = {
-    "protocolVersion": VERSION,
-    "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
-    "clientInfo": {"name": "agent-runs", "version": "1"},
-}
+CAPABILITIES: Final = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+CLIENT: Final = {"name": "agent-runs", "version": "1"}
 NOT_STARTED, PROTOCOL, LOST = "agent_not_started", "agent_protocol", "agent_lost"
 ERRORS: Final = {NOT_STARTED: "AgentNotStarted", PROTOCOL: "AgentProtocolError", LOST: "AgentLost"}
 """Names of the error lines for what the driver found out."""
@@ -138,7 +136,9 @@ class _Drive:
     def _open(self) -> None:
         """Come to a session that is ready for the prompt."""
         turn, profile = self._turn, self._profile
-        answered = self._request("initialize", "initialize", CLIENT)
+        meta = {"_meta": profile.client_meta} if profile.client_meta else {}
+        client = {"protocolVersion": VERSION, "clientCapabilities": {**CAPABILITIES, **meta}, "clientInfo": CLIENT}
+        answered = self._request("initialize", "initialize", client)
         if (version := answered.get("protocolVersion", VERSION)) != VERSION:
             raise NotProtocol(f"it speaks protocol version {text(str(version), 20)}, and the driver {VERSION} only")
         capabilities = dictionary(answered.get("agentCapabilities"))
@@ -157,7 +157,7 @@ class _Drive:
         self._configure(opened)
 
     def _configure(self, opened: dict[str, Any]) -> None:
-        """Choose mode and model, as far as they are not chosen in other ways."""
+        """Choose mode, model and title, as far as they are not chosen in other ways."""
         turn, profile, session = self._turn, self._profile, {"sessionId": self._session}
         if profile.mode and dictionary(opened.get("modes")).get("currentModeId") != profile.mode:
             self._request("mode", "session/set_mode", {**session, "modeId": profile.mode})
@@ -166,6 +166,8 @@ class _Drive:
         elif profile.model_option:
             option = {"configId": profile.model_option, "value": turn.model}
             self._request("model", "session/set_config_option", {**session, **option})
+        if turn.title and not turn.session:
+            self._request("title", "session/set_title", {**session, "title": turn.title})
 
     # requests before the prompt
 
@@ -390,21 +392,28 @@ class _Drive:
 
     def _end_of(self, result: Message) -> End:
         if "error" in result.content:
-            return self._turn_failed(result)
+            return self._turn_failed(result, self._used(), result.content["error"])
         content, mapping = dictionary(result.content.get("result")), self._the_mapping
         reason = text(content.get("stopReason"), MAX_SESSION)
         used = self._used()
-        if used.error:
-            return self._turn_failed(result, used)
-        tokens = of_result(self._profile.usage, content) or used.tokens
-        for line in mapping.finish(result, reason, tokens, self._spent(used)):
+        used = used._replace(tokens=of_result(self._profile.usage, content) or used.tokens)
+        if failure := self._failure(content) or (used.error and {"message": used.error}):
+            return self._turn_failed(result, used, failure)
+        for line in mapping.finish(result, reason, used.tokens, self._spent(used)):
             self._record.write(line)
         self._record.write(Line("session_status", {"status": "idle"}))
         return End(0, None, "", self._session)
 
-    def _turn_failed(self, result: Message, used: Used | None = None) -> End:
-        used = self._used() if used is None else used
-        refusal = Refusal.of({"message": used.error} if used.error else result.content.get("error"))
+    def _failure(self, content: dict[str, Any]) -> dict[str, Any] | None:
+        """The error in an answer that says nothing else of it."""
+        found = dictionary(content.get("_meta")) if self._profile.failure else {}
+        for name in self._profile.failure:
+            found = dictionary(found.get(name))
+        is_error = found and found.get("severity") != "warning"
+        return {"message": found.get("title"), "data": found} if is_error else None
+
+    def _turn_failed(self, result: Message, used: Used, error: object) -> End:
+        refusal = Refusal.of(error)
         for line in self._the_mapping.fail(used.tokens, self._spent(used)):
             self._record.write(line)
         known = refusal.known(self._profile.errors)
@@ -421,15 +430,15 @@ class _Drive:
 
     def _used(self) -> Used:
         """What a file of the session says; the agent may still be writing it."""
-        source, glob = self._profile.usage, self._profile.usage_files
-        if source not in FILES or not glob:
+        glob = self._profile.usage_files
+        if self._profile.usage != "pi_session" or not glob:
             return Used()
         end, used = time.monotonic() + WRITING_SECONDS, Used()
         with contextlib.suppress(Aborted):
-            used = of_file(source, self._agent.session_file(self._session, glob))
+            used = of_file(self._agent.session_file(self._session, glob))
             while used.tokens is None and not used.error and time.monotonic() < end:
                 self._waiter.ready(None, 0, 0.1)
-                used = of_file(source, self._agent.session_file(self._session, glob))
+                used = of_file(self._agent.session_file(self._session, glob))
         return used
 
     def _spent(self, used: Used) -> float | None:

@@ -3,7 +3,7 @@
 The same messages make the same lines again, so a driver that was killed knows from their number how many it had
 written; only times differ. A step begins with what the model says or does first, and ends with the last of the tools
 that it called.
-Sources: the protocol's schema, version 1; claude-agent-acp 0.101, codex-acp 0.16, gemini-cli 0.61, qwen-code 0.24 and
+Sources: the protocol's schema, version 1; claude-agent-acp 0.101, codex-acp 2.6, gemini-cli 0.61, qwen-code 0.24 and
 pi-acp 0.0.34, observed.
 """
 
@@ -290,7 +290,7 @@ class Mapping:
         content = {
             "requestID": text(json.dumps(message.content.get("id")), MAX_NAME),
             "permission": tool_word(call.get("kind")) or (tool.name if tool else "tool"),
-            "patterns": prose(call.get("title"), MAX_TITLE),
+            "patterns": _asked_for(call),
         }
         ended = [] if tool is None else self._end_tool(tool, failed=True, acp=None, why=REJECTED)
         self._was_rejected = True
@@ -371,6 +371,18 @@ def _name(update: dict[str, Any], meta: dict[str, Any]) -> str:
     return next((word for word in map(tool_word, [*named, update.get("kind")]) if word), "")
 
 
+def _asked_for(call: dict[str, Any]) -> str:
+    """For what a permission is asked: the title, and the files that it does not name."""
+    title, locations = prose(call.get("title"), MAX_TITLE), call.get("locations")
+    paths = [prose(dictionary(each).get("path"), MAX_TITLE) for each in _first(locations, 8)]
+    unnamed = ", ".join(path for path in paths if path.rpartition("/")[2] not in title)
+    return prose(f"{title}: {unnamed}" if unnamed else title, MAX_TITLE)
+
+
+def _first(value: object, number: int) -> list[Any]:
+    return value[:number] if isinstance(value, list) else []
+
+
 def _input(raw: dict[str, Any]) -> dict[str, Any]:
     """What the tool is called with; a command as one text, as in the lines of OpenCode."""
     called = {name: value for name, value in raw.items() if not _CHANGING.search(name)}
@@ -390,9 +402,8 @@ def _output(update: dict[str, Any]) -> str:
     own = next((fields[name] for name in _OUTPUTS if isinstance(fields.get(name), str) and fields[name]), "")
     if own:
         return prose(own, MAX_OUTPUT)
-    content = update.get("content")
-    blocks = content[:64] if isinstance(content, list) else []
-    return prose("\n".join(filter(None, map(_block, blocks))), MAX_OUTPUT)
+    blocks = map(_block, _first(update.get("content"), 64))
+    return prose("\n".join(filter(None, blocks)), MAX_OUTPUT)
 
 
 def _block(block: object) -> str:

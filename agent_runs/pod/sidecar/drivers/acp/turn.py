@@ -31,6 +31,8 @@ class Profile(NamedTuple):
 
     Attributes:
         authenticate: a method of `authenticate`; None: not needed.
+        client_meta: of the client's capabilities.
+        failure: where in `_meta` of the answer to the prompt the turn's failure is; empty: nowhere.
         mode: of the session; None: the agent's own.
         model_option: `session/set_model`, or the id of a configuration option; None: set in another way.
         permissions: how the agent is answered that asks for one, `allow` or `reject`.
@@ -41,6 +43,8 @@ class Profile(NamedTuple):
     """
 
     authenticate: str | None
+    client_meta: dict[str, Any]
+    failure: list[str]
     mode: str | None
     model_option: str | None
     permissions: str
@@ -84,6 +88,7 @@ class Turn(NamedTuple):
         address: of the pod's API proxy.
         directory: absolute; where the agent works.
         session: the one to resume.
+        title: of a new session; None: it gets none.
         start_timeout: seconds for each answer that must come before the prompt.
     """
 
@@ -91,6 +96,7 @@ class Turn(NamedTuple):
     address: str
     directory: str
     session: str | None
+    title: str | None
     model: str
     start_timeout: float
     profile: Profile

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from agent_runs.pod.sidecar.drivers.lines import decoded, dictionary, integer, prose
 
-FILES = frozenset({"codex_rollout", "pi_session"})
-"""Those that are in a file."""
 MAX_ERROR = 4000
 
 
@@ -28,10 +26,6 @@ class Tokens(NamedTuple):
 
     def plus(self, other: Tokens) -> Tokens:
         return Tokens(*(mine + theirs for mine, theirs in zip(self, other)))
-
-    def minus(self, other: Tokens) -> Tokens:
-        """Return the difference, of which nothing is negative."""
-        return Tokens(*(max(mine - theirs, 0) for mine, theirs in zip(self, other)))
 
     def content(self) -> dict[str, Any]:
         """Return them as OpenCode writes them."""
@@ -55,9 +49,9 @@ def of_result(source: str | None, result: dict[str, Any]) -> Tokens | None:
     """Return the tokens of the whole turn that the answer to the prompt has."""
     if source == "result_usage":
         used = dictionary(result.get("usage"))
-        fresh, written = _count(used, "inputTokens"), _count(used, "outputTokens")
-        cached, stored = _count(used, "cachedReadTokens"), _count(used, "cachedWriteTokens")
-        return Tokens(fresh, written, read=cached, write=stored) if used else None
+        fresh, thought = _count(used, "inputTokens"), _count(used, "thoughtTokens")
+        written, cached = max(_count(used, "outputTokens") - thought, 0), _count(used, "cachedReadTokens")
+        return Tokens(fresh, written, thought, cached, _count(used, "cachedWriteTokens")) if used else None
     if source == "result_quota":
         used = dictionary(dictionary(dictionary(result.get("_meta")).get("quota")).get("token_count"))
         return Tokens(_count(used, "input_tokens"), _count(used, "output_tokens")) if used else None
@@ -81,39 +75,10 @@ def cost_of(update: dict[str, Any]) -> float | None:
     return _price(cost.get("amount"))
 
 
-def of_file(source: str | None, content: bytes) -> Used:
-    """Return what the end of a session's file has of its last turn. Never raises."""
-    if source == "codex_rollout":
-        return _codex(_entries(content))
-    return _pi(_entries(content)) if source == "pi_session" else Used()
-
-
-def _codex(entries: Iterator[dict[str, Any]]) -> Used:
-    """The tokens are sums over the session."""
-    before, total = Tokens(0, 0), Tokens(0, 0)
-    has_any = False
-    for entry in entries:
-        payload = dictionary(entry.get("payload"))
-        if payload.get("type") in ("task_started", "turn_started"):
-            before = total
-        elif payload.get("type") == "token_count":
-            used = dictionary(dictionary(payload.get("info")).get("total_token_usage"))
-            if used:
-                total, has_any = _codex_tokens(used), True
-    return Used(total.minus(before)) if has_any else Used()
-
-
-def _codex_tokens(used: dict[str, Any]) -> Tokens:
-    cached, thought = _count(used, "cached_input_tokens"), _count(used, "reasoning_output_tokens")
-    return Tokens(
-        max(_count(used, "input_tokens") - cached, 0), max(_count(used, "output_tokens") - thought, 0), thought, cached
-    )
-
-
-def _pi(entries: Iterator[dict[str, Any]]) -> Used:
-    """Each message of the model has its own."""
+def of_file(content: bytes) -> Used:
+    """Return what the end of a session's file of pi has of its last turn. Never raises."""
     found = Used()
-    for entry in entries:
+    for entry in _entries(content):
         message = dictionary(entry.get("message"))
         if message.get("role") == "user":
             found = Used()
