@@ -22,7 +22,7 @@ OUTPUT_DIFFERS: Final = (
     "answer, usage and cost may be wrong"
 )
 
-TEXTS: Final = ("session_id", "finish_reason", "summary", "last_output", "opencode_version")
+TEXTS: Final = ("session_id", "finish_reason", "summary", "last_output", "agent_version")
 LISTS_OF_TEXTS: Final = ("warnings", "errors", "tool_errors")
 """Fields of a report that hold what an agent wrote."""
 

@@ -73,6 +73,8 @@ def _evidence(outcome: Outcome, log: Sequence[Line]) -> str:
         found.append(of_last + ", ".join(filter(None, end)))
     elif outcome.never_started or (outcome.stop is not None and not outcome.stop.agent_started):
         found.append("no agent started")
+    if outcome.agent_version:
+        found.append(f"{of_last}version {printable(outcome.agent_version, LINE_LIMIT)} of the agent's program")
     if outcome.attempts and (peaks := outcome.attempts[-1].peaks.text):
         found.append(f"{of_last}peaks: {peaks}")
     found += [printable(text, MESSAGE_LIMIT) for text in outcome.warnings]

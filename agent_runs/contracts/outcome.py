@@ -170,7 +170,7 @@ class Report(PaperclipContract):
     last_output: str = ""
     events: int = 0
     unparsed_lines: int = 0
-    opencode_version: str | None = None
+    agent_version: str | None = None
 
 
 class Stop(PaperclipContract):
@@ -255,6 +255,12 @@ class Outcome(PaperclipContract):
     @field_serializer("session_params")
     def _present_fields(self, params: SessionParams | None) -> dict[str, str] | None:
         return params.model_dump(exclude_none=True) if params else None
+
+    @property
+    def agent_version(self) -> str | None:
+        """Of the program that did the last attempt, as it said itself; None: not known."""
+        version = self.result_json.get("agentVersion")
+        return version if isinstance(version, str) else None
 
     @property
     def warnings(self) -> tuple[str, ...]:

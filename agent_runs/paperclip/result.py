@@ -41,7 +41,7 @@ from agent_runs.contracts.outcome import (
     Stop,
     Usage,
 )
-from agent_runs.contracts.request import RunRequest, SessionParams
+from agent_runs.contracts.request import OPENCODE, RunRequest, SessionParams
 from agent_runs.paperclip.javascript import length, shorten
 from agent_runs.paperclip.session import session_params
 
@@ -167,11 +167,11 @@ def stored_session(
     request: RunRequest, session_id: str, reports: Sequence[Report], rejected: str | None = None
 ) -> SessionParams:
     """A session of this run as Paperclip stores it, and as a later attempt resumes it."""
-    version = next((each.opencode_version for each in reversed(reports) if each.session_id == session_id), None)
+    version = next((each.agent_version for each in reversed(reports) if each.session_id == session_id), None)
     resumed = request.runtime.session_params
     if version is None and resumed and resumed.session_id == session_id:
         version = resumed.agent_version
-    later = version if version and not version.startswith("1.") else None
+    later = version if version and request.config.agent == OPENCODE and not version.startswith("1.") else None
     return session_params(session_id, request.context.paperclip_workspace, request.config, rejected, later)
 
 
@@ -345,7 +345,7 @@ def _result_json(
             "steps": report.steps,
             "toolCalls": report.tool_calls,
             "lastContextTokens": report.last_context_tokens,
-            "opencodeVersion": report.opencode_version,
+            "agentVersion": report.agent_version,
             "warnings": _bounded(report.warnings),
             "errors": _bounded(report.errors),
             "toolErrors": _bounded(report.tool_errors),

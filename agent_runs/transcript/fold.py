@@ -288,7 +288,7 @@ class Fold:
             last_output=self._last_output(),
             events=seen.events,
             unparsed_lines=self._unparsed,
-            opencode_version=self._diagnostics.version,
+            agent_version=self._diagnostics.version,
         )
 
     def _summary(self) -> str:

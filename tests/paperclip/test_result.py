@@ -117,12 +117,19 @@ def test_the_session_is_bound_to_its_workspace_and_displayed_by_its_id() -> None
 @pytest.mark.parametrize(("seen", "kept"), [("2.0.15", "2.0.15"), ("1.18.33", None), (None, None)])
 def test_a_session_says_which_opencode_has_used_it_last(seen: str | None, kept: str | None) -> None:
     """OpenCode 1 does not know what a later one has added. A run that has not begun changes nothing."""
-    params = outcome(REQUEST, report=SUCCESS.model_copy(update={"opencode_version": seen})).session_params
+    params = outcome(REQUEST, report=SUCCESS.model_copy(update={"agent_version": seen})).session_params
     assert params is not None
     assert params.model_dump().get("agentVersion") == params.agent_version == kept
     again = prepare(with_value(CONTEXT, "runtime.sessionParams", params.model_dump())).request
     lost = outcome(again, report=SUCCESS.model_copy(update={"failure": NO_NODE})).session_params
     assert lost == params
+
+
+def test_a_session_of_another_agent_says_nothing_of_opencode() -> None:
+    request = prepare(with_value(CONTEXT, "config.agent", "codex")).request
+    params = outcome(request, report=SUCCESS.model_copy(update={"agent_version": "2.6.0"})).session_params
+    assert params is not None
+    assert params.agent_version is None
 
 
 def test_a_session_without_a_workspace_is_bound_to_where_it_ran() -> None:

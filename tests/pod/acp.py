@@ -39,7 +39,7 @@ PROFILES: Final = {
 """What the worker hands over of each agent."""
 TITLES: Final = {name: "a title" if profile.set_title else None for name, profile in load().items()}
 """What it hands over of a new session's title."""
-HIDDEN: Final = ("acp_update", "text_growth", "session_status")
+HIDDEN: Final = ("agent_version", "acp_update", "text_growth", "session_status")
 
 
 def acp_turn(directory: Path, profile: Mapping[str, Any], **more: Any) -> dict[str, Any]:

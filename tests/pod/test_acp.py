@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import os
 import random
 import signal
@@ -45,6 +46,13 @@ async def test_a_turn_with_a_tool_has_the_lines_of_opencode_run(name: str, tmp_p
     (tool,) = ended.of("tool_use")
     assert "echo hello-from-bash" in json.dumps(tool["part"]["state"])
     assert tool["acp"]["params"]["update"]["status"] == "completed"
+
+
+async def test_the_report_has_the_version_that_the_agent_says(name: str, tmp_path: Path) -> None:
+    said = re.search(r'"agentInfo": {[^}]*"version": "([^"]+)"', (CAPTURES / name / "text.jsonl").read_text())
+    ended = await recorded(tmp_path, name, "text").play()
+    assert said is not None
+    assert ended.report.agent_version == said[1]
 
 
 async def test_a_file_that_a_tool_has_written_is_a_completed_tool_and_nobody_was_asked(

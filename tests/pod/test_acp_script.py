@@ -258,6 +258,6 @@ def test_a_turn_comes_through_runner_and_sidecar(tmp_path: Path) -> None:
     assert (ended.code, ended.last.error) == (0, None)
     kinds = [json.loads(line)["type"] for line in ended.text("stdout")]
     assert [kind for kind in kinds if kind != "acp_update"] == [
-        *("session_status", "step_start", "tool_running", "tool_use", "step_finish"),
+        *("agent_version", "session_status", "step_start", "tool_running", "tool_use", "step_finish"),
         *("step_start", "text", "step_finish", "session_status"),
     ]

@@ -84,7 +84,7 @@ async def test_a_turn_has_usage_cost_and_verdict_of_a_captured_run_with_the_same
     ours = await served.play(script(*steps_of(captured)), model="fake/scenario/script")
     assert ours.end["reason"] is None
     assert result_of(ours.report) == result_of(theirs)
-    assert ours.report.opencode_version == VERSION_2
+    assert ours.report.agent_version == VERSION_2
 
 
 async def test_a_session_is_resumed_and_only_the_new_turn_makes_lines(served: Served) -> None:

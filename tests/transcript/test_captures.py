@@ -137,7 +137,7 @@ def test_an_answer_of_two_million_characters_is_cut_for_the_outcome() -> None:
 def test_a_hung_run_is_known_by_the_session_in_its_log() -> None:
     assert named("opencode-logged/hang-no-answer").session_id == "ses_dff89fe55ffeVsQQU0yAbFw8Ws"
     assert named("opencode-logged/resume-hang").session_id == "ses_dff8a19d7ffezWHcCO1448ZQF8"
-    assert named("opencode-logged/hang-no-answer").opencode_version == "1.18.33"
+    assert named("opencode-logged/hang-no-answer").agent_version == "1.18.33"
 
 
 def test_a_child_session_is_not_the_runs() -> None:

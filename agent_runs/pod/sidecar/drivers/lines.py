@@ -12,6 +12,8 @@ MAX_INPUT, MAX_TITLE, MAX_NAME = 2000, 200, 128
 LEFT_OUT = object()
 """The data of an event that is too large."""
 LEFT_OUT_TYPE = "event_left_out"
+AGENT_VERSION = "agent_version"
+MAX_VERSION = 40
 MAX_TOOLS = 1024
 """Tool calls that are known to run at the same time."""
 MIN_WORD = 8

@@ -19,7 +19,7 @@ from agent_runs.pod.sidecar.drivers.acp.turn import State, Turn
 from agent_runs.pod.sidecar.drivers.acp.usage import Used, cost_of, of_file, of_result
 from agent_runs.pod.sidecar.drivers.folder import EVENTS, STATE, End, aborted, drive_to_end, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, text, unknown_session
+from agent_runs.pod.sidecar.drivers.lines import AGENT_VERSION, MAX_VERSION, Line, dictionary, text, unknown_session
 from agent_runs.pod.sidecar.drivers.record import Record
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
@@ -302,6 +302,9 @@ class _Drive:
             return
         self._note_cost(taken)
         self._record.write(Line("acp_update", {"acp": taken.kept}))
+        about = dictionary(dictionary(taken.content.get("result")).get("agentInfo"))
+        if number == NUMBERS["initialize"] and (version := text(about.get("version"), MAX_VERSION)):
+            self._record.write(Line(AGENT_VERSION, {"version": version}))
 
     def _take_update(self, mapping: Mapping, taken: Message) -> None:
         self._note_cost(taken)

@@ -20,7 +20,7 @@ from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import STATE, End, aborted, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, integer, prose, text, unknown_session
+from agent_runs.pod.sidecar.drivers.lines import MAX_VERSION, Line, dictionary, integer, prose, text, unknown_session
 from agent_runs.pod.sidecar.drivers.opencode_server.address import VERSION_UNSUPPORTED, Unusable, check_version
 from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
@@ -46,7 +46,7 @@ ABORT_SECONDS = 10.0
 LOST_SECONDS = 2.0
 """For which nobody listens at the server's port before it is lost."""
 RETRY_SECONDS, START_SECONDS = 0.1, 1.0
-MAX_TEXT, MAX_VERSION = 500, 40
+MAX_TEXT = 500
 
 
 def not_answered(error: Unusable | NoAnswer, state: State, reason: str | None = None) -> End:

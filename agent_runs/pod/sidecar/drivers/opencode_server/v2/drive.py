@@ -14,7 +14,7 @@ from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import End
 from agent_runs.pod.sidecar.drivers.growth import MAX_TEXT as MAX_GROWTH
-from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT_TYPE, MAX_NAME, Line, dictionary, integer, text
+from agent_runs.pod.sidecar.drivers.lines import AGENT_VERSION, LEFT_OUT_TYPE, MAX_NAME, Line, dictionary, integer, text
 from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable
 from agent_runs.pod.sidecar.drivers.opencode_server.served import (
     MAX_TEXT,
@@ -31,7 +31,6 @@ from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, Wire
 READ_SECONDS = 0.2
 """Between two readings of the messages: many events come together."""
 MAX_CHILDREN = 1024
-AGENT_VERSION = "agent_version"
 _MADE = frozenset({AGENT_VERSION, "step_start", "text", "reasoning", "tool_running", "tool_use", "step_finish", STEP})
 
 
