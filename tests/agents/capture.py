@@ -63,11 +63,11 @@ class Conversation:
                 return got
         return None
 
-    async def answer(self, number: int, choose: str | None = "") -> dict[str, Any]:
+    async def answer(self, number: int, choose: str = "") -> dict[str, Any]:
         """The answer to a request.
 
         Args:
-            choose: the kind of the option with which a permission is answered; "": none is asked for. None: not at all.
+            choose: the kind of the option with which a permission is answered; empty: it is not.
         """
         for line in self.lines:
             if line["to"] == "client" and line["message"].get("id") == number and "method" not in line["message"]:
@@ -105,7 +105,8 @@ class Capture:
     """One case.
 
     Attributes:
-        ask: with the agent's mode that asks for permission.
+        authenticate: a method of `authenticate`; None: not needed.
+        exit: how the last process ended, or that it lived on.
     """
 
     agent: str
@@ -118,7 +119,13 @@ class Capture:
     @asynccontextmanager
     async def started(self, scenario: str, end: int | None = None, *, ask: bool = False, key: bool = True,
                       origin: str | None = None) -> AsyncIterator[Conversation]:  # fmt: skip
-        """A process after `initialize`; it ends by the end of its input, or by a signal."""
+        """A process after `initialize`; it ends by the end of its input, or by a signal.
+
+        Args:
+            ask: with the agent's mode that asks for permission.
+            key: with the key of the model's provider.
+            origin: of the provider; None: the scripted model.
+        """
         installed = await ensure_program(self.agent)
         (self.home / "work").mkdir(exist_ok=True)
         base = origin or self.model.base_url.removesuffix("/v1")
