@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-import re
 import os
 import random
+import re
 import signal
 from pathlib import Path
 from typing import Any
