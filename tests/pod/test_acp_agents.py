@@ -17,7 +17,7 @@ from dev_stack.agent_programs import ProgramUnavailable, ensure_program
 from dev_stack.scripted_model import ScriptedModel
 from tests.agents.launch import KEY, launch
 from tests.conftest import UNKNOWN_SESSION
-from tests.pod.acp import PROFILES, SCRIPT, TITLES, acp_turn
+from tests.pod.acp import HIDDEN, PROFILES, SCRIPT, TITLES, acp_turn
 from tests.pod.harness import Ended, Runner, Running, alive, children
 from tests.support.saved_output import fold_chunks
 
@@ -70,9 +70,8 @@ def judged(end: Ended, session: str | None = None) -> Report:
 
 
 def kinds(end: Ended) -> list[str]:
-    hidden = ("acp_update", "text_growth", "session_status")
     types = [json.loads(line)["type"] for line in end.text("stdout")]
-    return [kind for kind in types if kind not in hidden]
+    return [kind for kind in types if kind not in HIDDEN]
 
 
 def code(report: Report) -> str | None:
