@@ -179,7 +179,7 @@ class AgentProfile(ProfilePart):
         authenticate: the method that is called before a session is made.
         client_meta: `_meta` of the capabilities with which it is called, for extensions of the protocol.
         failure: a path in `_meta` of its answer to a prompt. What is there is the error of a turn that it answers as if
-            it had gone well, with its message in `title`.
+            it had gone well, with its message in `title`, unless its `severity` is `warning`.
         mcp_servers: the kinds that it takes; none: it ignores all.
         usage: where its tokens are found; None: nowhere.
         usage_files: for a `usage` in files: a glob below the home.

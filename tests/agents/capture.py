@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -127,13 +126,13 @@ class Capture:
             origin: of the provider; None: the scripted model.
         """
         installed = await ensure_program(self.agent)
-        (self.home / "work").mkdir(exist_ok=True)
+        (self.home / "project").mkdir(exist_ok=True)
         base = origin or self.model.base_url.removesuffix("/v1")
         start = launch(self.agent, installed, self.home, f"scenario/{scenario}", base, ask=ask)
         environment = {name: value for name, value in start.environment.items() if key or not name.endswith("_KEY")}
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *start.command, cwd=self.home / "work", env=environment, stdin=pipe, stdout=pipe,
+            *start.command, cwd=self.home / "project", env=environment, stdin=pipe, stdout=pipe,
             stderr=(self.home / "stderr").open("ab"), limit=2**26, start_new_session=True,
         )  # fmt: skip
         talk = Conversation(process)
@@ -159,21 +158,18 @@ class Capture:
         self._save(talk)
 
     async def open(self, talk: Conversation, *servers: dict[str, Any]) -> None:
-        opened = await talk.call("session/new", {"cwd": str(self.home / "work"), "mcpServers": servers})
+        opened = await talk.call("session/new", {"cwd": str(self.home / "project"), "mcpServers": servers})
         talk.session = opened["result"]["sessionId"]
         if load()[self.agent].set_title:
             await talk.call("session/set_title", {"sessionId": talk.session, "title": "a title"})
 
     async def load(self, talk: Conversation, session: str) -> None:
         talk.session = session
-        await talk.call("session/load", {"sessionId": session, "cwd": str(self.home / "work"), "mcpServers": []})
+        await talk.call("session/load", {"sessionId": session, "cwd": str(self.home / "project"), "mcpServers": []})
 
     def _save(self, talk: Conversation) -> None:
-        origin = re.escape(self.model.base_url.removesuffix("/v1"))
         text = "".join(json.dumps({**line, "message": _short(line["message"])}) + "\n" for line in talk.lines)
-        text = re.sub(origin, "http://model", text.replace(str(self.home), "/mnt/runs"))
-        file = FIXTURES / self.agent / f"{self.name}.jsonl"
-        file.write_text(text)
+        (FIXTURES / self.agent / f"{self.name}.jsonl").write_text(self._neutral(text))
         sent = [
             {name: value for name, value in asdict(each).items() if name != "protocol" and value is not None}
             for each in self.model.sent
@@ -182,11 +178,17 @@ class Capture:
         meta = FIXTURES / self.agent / "meta.json"
         known = json.loads(meta.read_text())
         known["versions"] = json.loads((PROGRAMS[self.agent].manifest / "package.json").read_text())["dependencies"]
-        known["cases"][self.name] = {"exit": self.exit, "sent": sent}
+        known["cases"][self.name] = json.loads(self._neutral(json.dumps({"exit": self.exit, "sent": sent})))
         cases = ",\n".join(f'  "{name}": {json.dumps(case)}' for name, case in known["cases"].items())
         versions = json.dumps(known["versions"], indent=1).replace("\n", "\n ")
         meta.write_text(f'{{\n "versions": {versions},\n "cases": {{\n{cases}\n }}\n}}\n')
         print(f"{self.name}: {len(talk.lines)} lines, exit {self.exit}")
+
+    def _neutral(self, text: str) -> str:
+        """The text without what is of this run only; a text in pieces may have the home's name in two of them."""
+        home = str(self.home)
+        text = re.sub(re.escape(home[:-8]) + r"\w+", "/mnt/runs", text.replace(home, "/mnt/runs"))
+        return text.replace(self.model.base_url.removesuffix("/v1"), "http://model")
 
 
 def _short(message: dict[str, Any]) -> dict[str, Any]:
@@ -206,6 +208,7 @@ def _shortened(value: Any) -> Any:
         return {
             key: each[:MAX_DESCRIPTION] if key == "description" and isinstance(each, str) else _shortened(each)
             for key, each in value.items()
+            if key != "sessionCapabilities"
         }
     return [_shortened(each) for each in value] if isinstance(value, list) else value
 
@@ -259,14 +262,14 @@ async def _unknown(capture: Capture) -> None:
 
 
 async def _asks(capture: Capture, choose: str) -> None:
-    target = capture.home / "work/written.txt"
+    target = capture.home / "project/written.txt"
     async with capture.started(f"tool-write:{target}", ask=True) as talk:
         await capture.open(talk)
         await talk.answer(await talk.prompt("write it"), choose)
 
 
 async def _asks_in_vain(capture: Capture) -> None:
-    target = capture.home / "work/written.txt"
+    target = capture.home / "project/written.txt"
     async with capture.started(f"tool-write:{target}", ask=True) as talk:
         await capture.open(talk)
         number = await talk.prompt("go")
@@ -279,7 +282,7 @@ async def _asks_in_vain(capture: Capture) -> None:
 
 
 async def _mcp(capture: Capture) -> None:
-    server = {"name": "probe", "command": sys.executable, "args": ["-c", "input()"], "env": []}
+    server = {"name": "probe", "command": "python3", "args": ["-c", "input()"], "env": []}
     async with capture.started("text") as talk:
         await capture.open(talk, server)
         await talk.answer(await talk.prompt("hi"))

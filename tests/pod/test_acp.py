@@ -160,6 +160,22 @@ async def test_a_provider_error_names_the_failure(agent: str, case: str, failure
     assert code(ended) == failure
 
 
+async def test_an_extension_of_the_protocol_is_asked_for_as_the_profile_says(tmp_path: Path) -> None:
+    stage = recorded(tmp_path, "codex", "text")
+    await stage.play()
+    assert stage.received[0]["params"]["clientCapabilities"]["_meta"] == PROFILES["codex"]["client_meta"]
+
+
+async def test_a_turn_that_went_well_after_a_warning_is_no_failure(tmp_path: Path) -> None:
+    stage = recorded(tmp_path / "stage", "codex", "text")
+    capture, warning = tmp_path / "capture.jsonl", {"severity": "warning", "title": "unexpected status 503"}
+    noted = json.dumps({"jetbrains": {"air": {"sessionFailure": warning}}})[:-1]
+    well = (CAPTURES / "codex" / "text.jsonl").read_text()
+    capture.write_text(well.replace('"_meta": {"quota"', f'"_meta": {noted}, "quota"'))
+    stage.command[-2] = str(capture)
+    assert code(await stage.play()) is None
+
+
 async def test_the_error_that_pi_tells_its_session_only_names_the_failure(tmp_path: Path) -> None:
     stage = recorded(tmp_path, "pi", "error-401")
     session = json.loads((CAPTURES / "pi" / "error-401.jsonl").read_text().splitlines()[3])["message"]["result"]

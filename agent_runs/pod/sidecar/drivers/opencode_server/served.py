@@ -379,13 +379,15 @@ class ServedTurn(ABC):
         self._waiter.ignores_stop = True
         self._wire.seconds = ABORT_SECONDS
         end = time.monotonic() + ABORT_SECONDS
+        found: End | None = None
         with contextlib.suppress(NoAnswer):
-            while time.monotonic() < end:
+            while found is None and time.monotonic() < end:
                 self._stop()
                 found = self._look(time.monotonic())
-                if found is not None and found.reason is None:
-                    return found if found.code == 0 else aborted(self._state.session, sent=True)
-                self._waiter.ready(None, 0, RETRY_SECONDS)
+                if found is None:
+                    self._waiter.ready(None, 0, RETRY_SECONDS)
+        if found is not None and found.reason is None and found.code == 0:
+            return found
         return aborted(self._state.session, sent=True)
 
 
