@@ -8,6 +8,7 @@ from datetime import timedelta
 from temporalio import activity
 
 from agent_runs.contracts.errors import (
+    AgentVersionUnsupported,
     ClusterForbidden,
     InvalidRequest,
     PodIntrospectionFailed,
@@ -121,7 +122,7 @@ class CheckConfigurationActivity:
             return [Finding.error("agent_configuration", refused.message, CORRECT_FIELD), *warnings], None
         except PolicyRefused as refused:
             return [Finding.error("operator_policy", refused.message, refused.next_step), *warnings], None
-        except (WorkspaceNotShared, PodIntrospectionFailed, ClusterForbidden) as refused:
+        except (WorkspaceNotShared, AgentVersionUnsupported, PodIntrospectionFailed, ClusterForbidden) as refused:
             return [Finding.error(refused.code, refused.message, refused.next_step), *warnings], None
         warnings += [_warning(text) for text in self.checks.warnings(prepared.request.config)]
         url = prepared.request.config.paperclip_api_url or self.paperclip_api_url

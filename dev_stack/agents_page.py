@@ -103,7 +103,7 @@ def page_text() -> str:
 
 _ROWS: Final[dict[str, Callable[[AgentProfile], str]]] = {
     "agent": lambda each: each.title,
-    "packages": lambda each: "; ".join(f"`{package}`" for package in each.packages),
+    "packages": lambda each: "; ".join(f"`{name}` {_window(*window)}" for name, window in each.packages.items()),
     "program": lambda each: f"`{each.command[0]}`",
     "key of the provider, one of": lambda each: ", ".join(f"`{name}`" for name in each.keys),
     "address of the provider": lambda each: f"`{each.base_url.variable}`" if each.base_url else "its own variable",
@@ -138,6 +138,10 @@ def _keys() -> Iterator[list[str]]:
         else:
             said[name] += f" {line}"
     return ([f"`{key}`", said[key]] for key in AgentProfile.model_fields)
+
+
+def _window(oldest: str, newest: str) -> str:
+    return oldest if oldest == newest else f"{oldest} to {newest}"
 
 
 def _yes(answer: bool) -> str:

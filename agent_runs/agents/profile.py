@@ -35,6 +35,7 @@ PLACEHOLDERS: Final = {
 """What may stand in braces, and what for."""
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _MODEL: Final = re.compile(r"[^\s/]+/[!-~]+")
+_VERSION: Final = re.compile(r"\d{1,6}\.\d{1,6}\.\d{1,6}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -80,6 +81,7 @@ ModelName = Annotated[str, matching(_MODEL.fullmatch, "must be <provider>/<model
 Variable = Annotated[str, matching(_VARIABLE.fullmatch, "must be the name of an environment variable")]
 HomePath = Annotated[str, AfterValidator(_path)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
+Version = Annotated[str, matching(_VERSION.fullmatch, "must be three numbers, such as 1.2.0")]
 Template = Annotated[str, AfterValidator(_template)]
 ErrorName = Literal[
     "APIError",
@@ -154,7 +156,9 @@ class AgentProfile(ProfilePart):
     Attributes:
         name: as the field `agent` of a configuration names it; the file has the same name.
         title: for people.
-        packages: what its image holds, with versions; for people.
+        packages: what its image holds, first what speaks the protocol, last the agent: of each package the oldest and
+            the newest version that are supported. An agent that says an older version gets no prompt, nor one with a
+            larger first number. None: any version gets one.
         image: of its pods, unless `AGENT_RUNS_AGENT_IMAGES` or a configuration names another.
         command: the program, which is on PATH of the image, with its arguments.
         environment: its variables. No variable of a configuration or of the worker replaces them.
@@ -195,7 +199,7 @@ class AgentProfile(ProfilePart):
 
     name: Name
     title: Line
-    packages: tuple[Line, ...] = ()
+    packages: dict[Line, tuple[Version, Version]] = {}
     image: Line | None = None
     command: Annotated[tuple[Template, ...], Field(min_length=1)]
     environment: dict[Variable, Template] = {}
@@ -237,6 +241,11 @@ class AgentProfile(ProfilePart):
     def placeholders(self) -> frozenset[str]:
         texts = (*self.command, *self.environment.values(), *self.files.values())
         return frozenset(name for text in texts for name in _PLACEHOLDER.findall(text))
+
+    @property
+    def versions(self) -> list[list[str]]:
+        """Windows of `agent_runs.pod.sidecar.drivers.versions`."""
+        return [list(window) for window in self.packages.values()]
 
     @property
     def takes_effort(self) -> bool:

@@ -280,13 +280,14 @@ class ServerUnusable(RunError):
 
 
 class AgentVersionUnsupported(RunError):
-    """The image's OpenCode is newer than what can be driven, or `transport: run` meets OpenCode 2."""
+    """The agent's program has a version that is not supported, or `transport: run` meets OpenCode 2."""
 
     code = "agent_version_unsupported"
     next_step = (
-        "Take an image whose program has a version that docs/opencode.md names; of version 2 only the server is"
-        " driven: remove `transport: run` and the options in extraArgs that only `opencode run` has."
+        "Take an image whose program has a version that docs/compatibility.md names. Of OpenCode 2 only the server is"
+        " supported: remove `transport: run` and the options in extraArgs that only `opencode run` has."
     )
+    budget = "none"
 
 
 class AgentNotStarted(RunError):

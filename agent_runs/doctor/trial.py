@@ -12,7 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from agent_runs.agents.profile import AgentProfile
+from agent_runs.agents.opencode import VERSIONS
+from agent_runs.agents.profile import OPENCODE_TITLE, AgentProfile
 from agent_runs.contracts.errors import AgentVersionUnsupported, RunError
 from agent_runs.contracts.messages import JobRef
 from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY, SIDECAR_CONTAINER
@@ -26,6 +27,7 @@ from agent_runs.kube.failures import AlreadyExists
 from agent_runs.kube.objects import Manifest, Pod, has_ended
 from agent_runs.kube.ownership import job_ref
 from agent_runs.kube.watch import snapshots
+from agent_runs.pod.sidecar.drivers.versions import Windows, refusal
 
 CHECKED_FOLDER: Final = "/agent-run/checked"
 FILE: Final = ".agent-runs-check-{}"
@@ -205,7 +207,15 @@ def _agent(answer: Sequence[str], image: str, agent: AgentProfile) -> Sequence[F
         hint = f"Build it with {agent.command[0]} on its PATH (deploy/acp.Dockerfile)."
         message = f"Image {image} does not have {agent.title}: {version or found or 'no answer'}"
         return [Finding.error("agent_missing", message, hint)]
-    return [Finding(code="agent", level="info", message=f"A pod of image {image} ran {agent.title}: {version}")]
+    ran = Finding(code="agent", level="info", message=f"A pod of image {image} ran {agent.title}: {version}")
+    return [ran, *_unsupported(agent.title, version, agent.versions, image)]
+
+
+def _unsupported(title: str, version: str, windows: Windows, image: str) -> Sequence[Finding]:
+    if refused := refusal(title, version, windows):
+        error = AgentVersionUnsupported
+        return [Finding.error(error.code, f"Image {image}: {refused}", error.next_step)]
+    return []
 
 
 def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding]:
@@ -217,11 +227,10 @@ def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding
         ]
     version = version.removeprefix("opencode v")
     found = Finding(code="opencode", level="info", message=f"A pod of image {image} ran OpenCode {version}")
+    if refused := _unsupported(OPENCODE_TITLE, version, VERSIONS, image):
+        return [found, *refused]
     if known == "unasked":
-        if version.startswith("2."):
-            return [found]
-        message = f"OpenCode {version} in image {image} is newer than what can be driven"
-        return [found, Finding.error(AgentVersionUnsupported.code, message, AgentVersionUnsupported.next_step)]
+        return [found]
     if known == "yes":
         return [found, Finding(code="model", level="info", message=f"OpenCode there knows the model {model}")]
     others = [each for each in listed if each][:LISTED_MODELS]

@@ -95,6 +95,8 @@ def driver_profile(
     profile: AgentProfile, mode: str | None, servers: list[dict[str, Any]], config: RunConfig
 ) -> dict[str, Any]:
     return {
+        "title": profile.title,
+        "versions": profile.versions,
         "authenticate": profile.authenticate,
         "client_meta": profile.client_meta,
         "failure": list(profile.failure),

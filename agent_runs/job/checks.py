@@ -1,17 +1,20 @@
 """Checks of an agent's configuration before anything is created: no Secret, no Job."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from agent_runs.agents.opencode import VERSIONS
 from agent_runs.agents.opencode.command import command_line
-from agent_runs.agents.profile import AgentProfile
-from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotShared
+from agent_runs.agents.profile import OPENCODE_TITLE, AgentProfile
+from agent_runs.contracts.errors import AgentVersionUnsupported, InvalidRequest, WorkspaceNotShared
 from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest
 from agent_runs.job.acp_plan import loads_sessions, profile_of
 from agent_runs.job.data_volume import RunFolders
 from agent_runs.job.placement import extra_annotations, extra_labels, node_selector, resources, tolerations
 from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.policy import MAX_QUOTE, Policy
+from agent_runs.pod.sidecar.drivers.versions import Windows, refusal
 from agent_runs.transcript.pricing import PRICES
 
 
@@ -81,18 +84,34 @@ class Checks:
 
         Raises:
             InvalidRequest: names every wrong field and the remedy.
+            AgentVersionUnsupported: the tag of the image says so.
             PolicyRefused: names every field whose value the policy does not allow.
             WorkspaceNotShared: the folders have a workspace, which would be lost with its pod.
             PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             ClusterUnavailable: the API server refused or timed out.
         """
         check_config(config, self.agents)
-        self.overrides.image_for(config)
+        self._check_version(config, self.overrides.image_for(config) or "")
         own_account = await self.own_account() if config.service_account_name else None
         data_claim = await self.data_claim() if config.extra_volumes else None
         self.policy.check(config, folders=folders, home=self.home, own_account=own_account, data_claim=data_claim)
         if folders is not None and folders.workspace_field is not None:
             await self.check_volume(config, f"{folders.workspace_field}: {folders.directory[:MAX_QUOTE]!r}")
+
+    def _check_version(self, config: RunConfig, image: str) -> None:
+        """Refuse an image whose repository names the program alone, and whose tag a version that is not supported.
+
+        Any other tag may be of the image itself; a program that says its version gets no prompt then.
+        """
+        windows: Windows
+        if config.agent == OPENCODE:
+            repository, title, windows = OPENCODE, OPENCODE_TITLE, VERSIONS
+        else:
+            profile = profile_of(config, self.agents)
+            repository, title, windows = f"agent-{profile.name}", profile.title, profile.versions
+        tag = re.fullmatch(rf"(?:.*/)?{repository}:(\d+\.\d+\.\d+)(?:@.*)?", image)
+        if tag and (refused := refusal(title, tag[1], windows)):
+            raise AgentVersionUnsupported(f"image {image[:MAX_QUOTE]}: {refused}")
 
     def bounded(self, request: RunRequest) -> RunRequest:
         """The request with the policy's budget where the agent's configuration has no limit of its own, and with notes

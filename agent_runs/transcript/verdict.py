@@ -244,8 +244,6 @@ def agent_ended(evidence: Evidence, end: ContainerEnd) -> Finding | None:
 
 
 def version_unsupported(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    if end.runner_error == VERSION_UNSUPPORTED:
-        return AgentVersionUnsupported, printable(end.message or end.runner_error, VERDICT_TEXT_LIMIT)
     if end.exit_code and not evidence.events and evidence.diagnostics.refuses_options:
         return AgentVersionUnsupported, "OpenCode 2 does not know the options of `opencode run` that make it readable"
     return None
@@ -405,14 +403,13 @@ BY_REASON: Final[dict[str, tuple[type[RunError], str]]] = {
 }
 
 BY_DRIVER: Final[dict[str, type[RunError]]] = {
-    failure.code: failure for failure in (AgentNotStarted, AgentProtocolBroken, AgentLost)
+    failure.code: failure for failure in (AgentNotStarted, AgentProtocolBroken, AgentLost, AgentVersionUnsupported)
 }
 """The runner's errors that the sidecar's driver has found."""
 SERVER_UNUSABLE: Final = frozenset(
     {"server_not_started", "server_not_answering", "server_refused", "server_unsupported"}
 )
 """The same of OpenCode's server before it got the prompt."""
-VERSION_UNSUPPORTED: Final = "version_unsupported"
 SERVER_LOST: Final = frozenset({"server_lost", "driver_failed"})
 """The same once it may have got the prompt, and a driver's own fault."""
 

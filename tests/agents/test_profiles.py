@@ -145,8 +145,8 @@ def test_the_form_offers_every_agent_by_its_title() -> None:
 def test_the_versions_of_a_profile_are_those_of_its_image() -> None:
     for name, profile in OURS.items():
         wanted = json.loads((PROGRAMS[name].manifest / "package.json").read_text())["dependencies"]
-        named = {package.split()[0]: package.split()[1] for package in profile.packages}
-        assert named.items() <= wanted.items(), name
+        newest = {package: newest for package, (_, newest) in profile.packages.items()}
+        assert newest == wanted, name
 
 
 def test_the_image_of_each_agent_has_the_program_that_its_profile_starts() -> None:
@@ -157,7 +157,7 @@ def test_the_image_of_each_agent_has_the_program_that_its_profile_starts() -> No
         assert programs[profile.command[0]] == PROGRAMS[name].entry
         assert profile.version_command[0] in programs
         assert f"{images[name].repository}:{images[name].tag}" in {
-            f"agent-{name}:{package.split()[1]}" for package in profile.packages
+            f"agent-{name}:{newest}" for _, newest in profile.packages.values()
         }
 
 

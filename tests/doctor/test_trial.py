@@ -59,6 +59,8 @@ def test_another_agent_is_asked_for_its_version_and_an_image_without_it_is_named
     command = _trial_job(tried, "")["spec"]["template"]["spec"]["containers"][1]["command"]
     assert command[3:] == ["check", "claude-agent-acp", "--version"]
     assert [each.code for each in _agent(["yes", "0.101.0"], "agent:1", claude)] == ["agent"]
+    newer = [each.code for each in _agent(["yes", "1.0.0"], "agent:1", claude)]
+    assert newer == ["agent", "agent_version_unsupported"]
     (missing,) = _agent(["no", "sh: claude-agent-acp: not found"], "agent:1", claude)
     assert (missing.code, missing.level) == ("agent_missing", "error")
     assert "does not have Claude Code" in missing.message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_runs.agents.profile import AgentProfile, load
-from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.errors import AgentVersionUnsupported, InvalidRequest
 from agent_runs.contracts.messages import EnvReference, PodProfile
 from agent_runs.contracts.request import RunConfig, SessionParams
 from agent_runs.job.acp_plan import acp_servers, agent_skills
@@ -317,6 +317,32 @@ async def test_a_configuration_that_names_no_agent_of_the_worker_is_refused_with
 async def test_an_agent_without_an_image_is_refused_with_the_setting() -> None:
     assert "AGENT_RUNS_AGENT_IMAGES=pi=IMAGE" in await refusal(config("pi"), images={})
     await Checks(agents=PROFILES).check(config("pi", image="agent-pi:1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "refused"),
+    [
+        ("opencode", "ghcr.io/anomalyco/opencode:3.0.1", "OpenCode 3.0.1"),
+        ("opencode", "opencode:1.17.19@sha256:00", "OpenCode 1.17.19"),
+        ("opencode", "registry:5000/team/opencode:2.1.0", None),
+        ("opencode", "registry/opencode-of-ours:3.0.1", None),
+        ("opencode", "opencode:3.0.1-ours", None),
+        ("opencode", "opencode@sha256:00", None),
+        ("codex", "registry/agent-codex:3.0.0", "Codex 3.0.0"),
+        ("codex", "registry/agent-codex:2.7.1", None),
+        ("codex", "registry/agent:3.0.0", None),
+    ],
+)
+async def test_an_image_whose_tag_is_an_unsupported_version_is_refused_before_anything_is_created(
+    name: str, image: str, refused: str | None
+) -> None:
+    checks = Checks(agents=PROFILES)
+    if refused is None:
+        await checks.check(config(name, image=image))
+        return
+    with pytest.raises(AgentVersionUnsupported) as error:
+        await checks.check(config(name, image=image))
+    assert error.value.message.startswith(f"image {image}: {refused} is not supported: supported are ")
 
 
 @pytest.mark.parametrize("name", ["codex", "pi"])

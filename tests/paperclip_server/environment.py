@@ -29,6 +29,7 @@ from tests.paperclip_server.observer import Observer
 from tests.paperclip_server.scripted_agents import AgentProgram
 from tests.paperclip_server.scripted_agents import Plan as AgentPlan
 from tests.paperclip_server.server import KEYS, NODE, PLUGIN, PROGRAM, Server, run_server
+from tests.support.ran import note_ran
 
 SEALING, SIGNING = "sealing-key.json", "transcripts-key.json"
 REPORT: Final = '"$REPORT"'
@@ -226,6 +227,7 @@ async def start_environment(folder: Path) -> AsyncIterator[Environment]:
     program, plugin = await asyncio.gather(
         installation.ensure_paperclip(), installation.ensure_plugin(folder / "plugin")
     )
+    note_ran("Paperclip", installation.VERSION)
     plan = Plan(folder / "stack")
     _make_keys(plan.state, folder / "keys", user)
     _make_volume(plan.data_root, user)

@@ -535,3 +535,39 @@ async def test_an_agent_of_another_protocol_version_gets_no_prompt(version: obje
     assert (ended.end["code"], ended.end["reason"], code(ended)) == (1, "agent_protocol", "agent_protocol")
     assert f"protocol version {version}" in ended.end["detail"]
     assert prompts(stage) == 0
+
+
+async def test_an_agent_that_takes_no_title_works_without_one(tmp_path: Path) -> None:
+    """Codex before 2.5 has no such method."""
+    lines = [json.loads(line) for line in (CAPTURES / "codex" / "text.jsonl").read_text().splitlines()]
+    (asked,) = [each["message"]["id"] for each in lines if each["message"].get("method") == "session/set_title"]
+    (answer,) = [each["message"] for each in lines if each["to"] == "client" and each["message"].get("id") == asked]
+    del answer["result"]
+    answer["error"] = {"code": -32601, "message": "Method not found"}
+    capture = tmp_path / "capture.jsonl"
+    capture.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    stage = recorded(tmp_path / "stage", "codex", "text")
+    stage.command = [*stage.command[:4], str(capture), *stage.command[5:]]
+    ended = await stage.play()
+    assert (code(ended), prompts(stage)) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"), [("1.0.0", True), ("0.89.9", True), ("0.250.0", False), ("dev", False)]
+)
+async def test_an_agent_of_a_version_that_is_not_supported_gets_no_prompt(
+    version: str, refused: bool, tmp_path: Path
+) -> None:
+    capture = tmp_path / "capture.jsonl"
+    lines = (CAPTURES / "claude" / "text.jsonl").read_text()
+    changed = lines.replace('"version": "0.101.0"', f'"version": "{version}"')
+    assert changed != lines
+    capture.write_text(changed)
+    stage = recorded(tmp_path / "stage", "claude", "text")
+    stage.command = [*stage.command[:4], str(capture), *stage.command[5:]]
+    ended = await stage.play()
+    assert ended.of("agent_version") == [{**ended.of("agent_version")[0], "version": version}]
+    assert (code(ended), prompts(stage)) == (("agent_version_unsupported", 0) if refused else (None, 1))
+    if refused:
+        wanted = f"Claude Code {version} is not supported: supported are 0.90.0 to 0.101.0, and later ones"
+        assert wanted in ended.end["detail"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agent_runs.agents.opencode import VERSIONS
 from agent_runs.contracts.outcome import Report
 from dev_stack.opencode_binary import VERSION_2
 from tests.pod.driving import PASSWORD, Served, bash, result, result_of, script, serving, steps_of
@@ -239,9 +240,9 @@ async def test_a_version_that_nobody_has_tried_is_refused_by_name_before_the_pro
 
     async with await asyncio.start_server(answer, "127.0.0.1") as listening:
         port = listening.sockets[0].getsockname()[1]
-        ours = await served.play(server=address_of(port, tmp_path, LISTENING))
-    assert ours.end["reason"] == "version_unsupported"
-    assert ours.end["detail"] == "OpenCode 3.0.1 is newer than what can be driven"
+        ours = await served.play(server=address_of(port, tmp_path, LISTENING), versions=VERSIONS)
+    assert ours.end["reason"] == "agent_version_unsupported"
+    assert ours.end["detail"].startswith("OpenCode 3.0.1 is not supported: supported are 1.18.3 to 1.18.33 and 2.0.15")
 
 
 async def test_sigterm_aborts_the_turn_and_its_tools(served: Served) -> None:

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from agent_runs.kube.client import Cluster
 from tests.real_cluster.installed_images import InstalledImages, build
 from tests.real_cluster.python_image import OWN_IMAGE, make_python_image
 from tests.real_cluster.requirements import TOOL, skip_without
 from tests.support.agent_pods import SIDECAR_IMAGE
 from tests.support.file_lock import FileLock
 from tests.support.image_registry import image_registry, skip_without_programs
+from tests.support.ran import FILE, note_ran
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,6 +26,14 @@ async def sidecar_image(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
                 await make_python_image(tmp_path_factory.mktemp("image"))
             environment.setenv(SIDECAR_IMAGE, OWN_IMAGE)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def version() -> None:
+    """Noted, for the page of what is compatible."""
+    if FILE in os.environ and "KUBECONFIG" in os.environ:
+        async with await Cluster.connect(os.environ["KUBECONFIG"], environ={}) as cluster:
+            note_ran("Kubernetes", (await cluster.version()).removeprefix("v"))
 
 
 @pytest.fixture(scope="session")

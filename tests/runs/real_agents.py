@@ -57,8 +57,8 @@ class AgentSystem:
     model: ScriptedModel
     folder: Path
 
-    async def agent(self, name: str, scenario: str, **config: Any) -> dict[str, Any]:
-        """The context of a new agent that is this program."""
+    async def agent(self, name: str, scenario: str, *, oldest: bool = False, **config: Any) -> dict[str, Any]:
+        """The context of a new agent that is this program, or the oldest version of it that is supported."""
         raw = self.system.agent("")
         raw["config"] |= {
             "agent": name,
@@ -68,7 +68,7 @@ class AgentSystem:
             "keepWarmSec": 0,
             "env": {
                 **provider_variables(name, self.model.base_url),
-                "PATH": await programs(name, self.folder),
+                "PATH": await programs(name, self.folder, oldest=oldest),
                 key_of(name): KEY,
             },
             **config,
@@ -88,9 +88,9 @@ class AgentSystem:
         assert found, "the agent does not run"
         return found
 
-    async def plays(self, name: str, *steps: dict[str, Any], **config: Any) -> dict[str, Any]:
+    async def plays(self, name: str, *steps: dict[str, Any], oldest: bool = False, **config: Any) -> dict[str, Any]:
         """The same with these steps of the model."""
-        return playing(await self.agent(name, "script", **config), *steps)
+        return playing(await self.agent(name, "script", oldest=oldest, **config), *steps)
 
 
 def processes_of(raw: dict[str, Any]) -> list[int]:
@@ -111,9 +111,10 @@ def command_line(pid: int) -> str:
     return ""
 
 
-async def programs(name: str, folder: Path) -> str:
+async def programs(name: str, folder: Path, *, oldest: bool = False) -> str:
     """A PATH with the agent's program, as its image has it."""
-    folders = link_programs(name, await ensure_program(name), folder / name)
+    installed = await ensure_program(name, oldest=oldest)
+    folders = link_programs(name, installed, folder / f"{name}{'-oldest' * oldest}")
     return os.pathsep.join([*folders, os.environ["PATH"]])
 
 

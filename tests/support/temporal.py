@@ -8,6 +8,7 @@ from typing import Any
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
+from tests.support.ran import note_temporal
 from workflows.attributes import ALL
 
 
@@ -17,8 +18,10 @@ async def start_temporal(**options: Any) -> WorkflowEnvironment:
     Args:
         options: more of `WorkflowEnvironment.start_local`.
     """
+    program = str(Path(sys.executable).with_name("temporal"))
+    note_temporal(program)
     return await WorkflowEnvironment.start_local(
-        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
+        dev_server_existing_path=program,
         data_converter=pydantic_data_converter,
         search_attributes=list(ALL),
         dev_server_log_level="error",

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from agent_runs.transcript.store import TranscriptStore
+from tests.support.ran import note_ran
 from tests.transcript.postgres import CannotStart, Postgres, drop_database, make_database
 
 
@@ -20,6 +21,7 @@ def postgres() -> Iterator[Postgres]:
         server.start()
     except CannotStart as reason:
         pytest.skip(f"PostgreSQL cannot start here: {reason}")
+    note_ran("PostgreSQL", server.version)
     yield server
     server.remove()
 

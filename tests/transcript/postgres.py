@@ -42,6 +42,11 @@ class Postgres:
         self._bin = self._programs()
         self._call("initdb", "--no-sync", "--no-locale", "--encoding=UTF8", "--auth=trust", "--username=postgres")
 
+    @property
+    def version(self) -> str:
+        """Its first number."""
+        return (self._data / "PG_VERSION").read_text().strip()
+
     def start(self) -> None:
         """Returns when it answers. Durability is not what is tested."""
         place = f"-k {self.folder} -p {self._port} -c listen_addresses='{self._host}'"

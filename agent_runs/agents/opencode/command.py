@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from agent_runs.agents.opencode import VERSIONS
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.request import RunConfig
 from agent_runs.transcript.events import printable
@@ -114,6 +115,7 @@ def served_turn(config: RunConfig, *, title: str, session_id: str | None) -> dic
         "agent": agent,
         "session": session_id,
         "start_timeout": SERVER_START.total_seconds(),
+        "versions": VERSIONS,
     }
 
 

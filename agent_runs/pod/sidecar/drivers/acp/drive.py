@@ -21,6 +21,7 @@ from agent_runs.pod.sidecar.drivers.folder import EVENTS, STATE, End, aborted, d
 from agent_runs.pod.sidecar.drivers.growth import Growth
 from agent_runs.pod.sidecar.drivers.lines import AGENT_VERSION, MAX_VERSION, Line, dictionary, text, unknown_session
 from agent_runs.pod.sidecar.drivers.record import Record
+from agent_runs.pod.sidecar.drivers.versions import VERSION_UNSUPPORTED, refusal
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
 
 ANSWERED = "answered"
@@ -52,7 +53,12 @@ VERSION: Final = 1
 CAPABILITIES: Final = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
 CLIENT: Final = {"name": "agent-runs", "version": "1"}
 NOT_STARTED, PROTOCOL, LOST = "agent_not_started", "agent_protocol", "agent_lost"
-ERRORS: Final = {NOT_STARTED: "AgentNotStarted", PROTOCOL: "AgentProtocolError", LOST: "AgentLost"}
+ERRORS: Final = {
+    NOT_STARTED: "AgentNotStarted",
+    PROTOCOL: "AgentProtocolError",
+    LOST: "AgentLost",
+    VERSION_UNSUPPORTED: "AgentVersionUnsupported",
+}
 """Names of the error lines for what the driver found out."""
 
 
@@ -63,6 +69,10 @@ class Refused(Exception):
         super().__init__(name)
         self.name, self.kept = name, kept
         self.refusal = Refusal.of(error)
+
+
+class Unsupported(Exception):
+    """The agent has a version that is not driven."""
 
 
 class NotAnswered(Exception):
@@ -119,6 +129,8 @@ class _Drive:
             self._open()
         except NotAnswered as error:
             return self._failed(NOT_STARTED, str(error))
+        except Unsupported as error:
+            return self._failed(VERSION_UNSUPPORTED, str(error))
         except AgentEnded as error:
             return self._failed(
                 LOST if PROMPT in self._state.asked else NOT_STARTED, f"{error} before it got the prompt"
@@ -139,6 +151,8 @@ class _Drive:
         meta = {"_meta": profile.client_meta} if profile.client_meta else {}
         client = {"protocolVersion": VERSION, "clientCapabilities": {**CAPABILITIES, **meta}, "clientInfo": CLIENT}
         answered = self._request("initialize", "initialize", client)
+        if refused := refusal(profile.title, _version_in(answered), profile.versions):
+            raise Unsupported(refused)
         if (version := answered.get("protocolVersion", VERSION)) != VERSION:
             raise NotProtocol(f"it speaks protocol version {text(str(version), 20)}, and the driver {VERSION} only")
         capabilities = dictionary(answered.get("agentCapabilities"))
@@ -167,7 +181,8 @@ class _Drive:
             option = {"configId": profile.model_option, "value": turn.model}
             self._request("model", "session/set_config_option", {**session, **option})
         if turn.title and not turn.session:
-            self._request("title", "session/set_title", {**session, "title": turn.title})
+            with contextlib.suppress(Refused):  # it works as well without one
+                self._request("title", "session/set_title", {**session, "title": turn.title})
 
     # requests before the prompt
 
@@ -302,8 +317,7 @@ class _Drive:
             return
         self._note_cost(taken)
         self._record.write(Line("acp_update", {"acp": taken.kept}))
-        about = dictionary(dictionary(taken.content.get("result")).get("agentInfo"))
-        if number == NUMBERS["initialize"] and (version := text(about.get("version"), MAX_VERSION)):
+        if number == NUMBERS["initialize"] and (version := _version_in(dictionary(taken.content.get("result")))):
             self._record.write(Line(AGENT_VERSION, {"version": version}))
 
     def _take_update(self, mapping: Mapping, taken: Message) -> None:
@@ -485,6 +499,11 @@ class _Drive:
         used = self._used()
         tokens = of_result(self._profile.usage, result) or used.tokens
         return mapping.finish(self._result, "cancelled", tokens, self._spent(used))
+
+
+def _version_in(answer: dict[str, Any]) -> str:
+    """The agent's version, in the answer to `initialize`."""
+    return text(dictionary(answer.get("agentInfo")).get("version"), MAX_VERSION)
 
 
 def _option(taken: Message, kinds: tuple[str, ...]) -> str | None:

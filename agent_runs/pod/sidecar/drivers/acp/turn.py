@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from agent_runs.pod.sidecar.drivers.folder import TURN, read_json, read_state
+from agent_runs.pod.sidecar.drivers.versions import Windows
 
 
 class Pattern(NamedTuple):
@@ -30,6 +31,8 @@ class Profile(NamedTuple):
     """How this agent differs from others. The worker writes it, so it is believed.
 
     Attributes:
+        title: for people.
+        versions: of its program that are driven; empty: all.
         authenticate: a method of `authenticate`; None: not needed.
         client_meta: of the client's capabilities.
         failure: where in `_meta` of the answer to the prompt the turn's failure is; empty: nowhere.
@@ -42,6 +45,8 @@ class Profile(NamedTuple):
         informational: texts of the agent that are no answer of the model.
     """
 
+    title: str
+    versions: Windows
     authenticate: str | None
     client_meta: dict[str, Any]
     failure: list[str]

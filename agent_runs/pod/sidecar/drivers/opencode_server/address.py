@@ -7,12 +7,12 @@ import time
 from typing import NamedTuple
 
 from agent_runs.pod.sidecar import shared
+from agent_runs.pod.sidecar.drivers.versions import VERSION_UNSUPPORTED, Windows, numbers, refusal
 from agent_runs.pod.sidecar.drivers.waiting import Waiter
 
 MAX_OUTPUT = 64 * 1024
 """Bytes of the server's stdout that are read: its address is in one of the first lines."""
 LOOK_SECONDS = 0.05
-VERSION_UNSUPPORTED = "version_unsupported"
 _LISTENING = re.compile(rb"^(opencode )?server listening on http://127\.0\.0\.1:(\d{1,5})\r?$", re.MULTILINE)
 _ENDED = re.compile(rb"^ended$", re.MULTILINE)
 """What `serve.sh` writes when there is no server any more."""
@@ -53,7 +53,7 @@ def await_address(path: str, seconds: float, waiter: Waiter) -> Address:
         waiter.ready(None, 0, LOOK_SECONDS)
 
 
-def check_version(status: int, version: str, oldest: tuple[int, int], before: tuple[int, int]) -> str:
+def check_version(status: int, version: str, windows: Windows) -> str:
     """Return the version that a server has answered.
 
     Raises:
@@ -61,11 +61,8 @@ def check_version(status: int, version: str, oldest: tuple[int, int], before: tu
     """
     if status in (401, 403):
         raise Unusable("server_refused", f"the server refuses the password: status {status}")
-    numbers = re.match(r"(\d{1,6})\.(\d{1,6})", version)
-    if status != 200 or numbers is None:
+    if status != 200 or not numbers(version):
         raise Unusable("server_unsupported", f"the server's health has the status {status}, version {version!r}")
-    if (int(numbers[1]), int(numbers[2])) < oldest:
-        raise Unusable("server_unsupported", f"OpenCode {version} is too old for a driver")
-    if (int(numbers[1]), int(numbers[2])) >= before:
-        raise Unusable(VERSION_UNSUPPORTED, f"OpenCode {version} is newer than what can be driven")
+    if refused := refusal("OpenCode", version, windows):
+        raise Unusable(VERSION_UNSUPPORTED, refused)
     return version

@@ -20,8 +20,17 @@ from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import STATE, End, aborted, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.lines import MAX_VERSION, Line, dictionary, integer, prose, text, unknown_session
-from agent_runs.pod.sidecar.drivers.opencode_server.address import VERSION_UNSUPPORTED, Unusable, check_version
+from agent_runs.pod.sidecar.drivers.lines import (
+    AGENT_VERSION,
+    MAX_VERSION,
+    Line,
+    dictionary,
+    integer,
+    prose,
+    text,
+    unknown_session,
+)
+from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable, check_version
 from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
     LIVE,
@@ -33,6 +42,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
     UnknownSession,
 )
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import ANSWER_SECONDS, NoAnswer, Wire
+from agent_runs.pod.sidecar.drivers.versions import VERSION_UNSUPPORTED, Windows
 from agent_runs.pod.sidecar.drivers.waiting import Aborted
 
 QUIET_SECONDS = 5.0
@@ -62,13 +72,11 @@ class ServedTurn(ABC):
 
     Attributes:
         events, health: where the server's live events are, and its version.
-        versions: the first that can be driven, and the first that cannot any more.
         unusable: the one name of all reasons for which the server got no prompt.
     """
 
     events: str
     health: str
-    versions: tuple[tuple[int, int], tuple[int, int]]
     unusable: str | None = None
 
     def __init__(self, folder: str, turn: Turn, state: State, wire: Wire) -> None:
@@ -99,7 +107,7 @@ class ServedTurn(ABC):
         """
 
     @abstractmethod
-    def _open_record(self, version: str) -> TurnRecord:
+    def _open_record(self) -> TurnRecord:
         """Prepare for the session's events and messages."""
 
     @property
@@ -152,14 +160,14 @@ class ServedTurn(ABC):
     # from the beginning to the end
 
     @classmethod
-    def check(cls, wire: Wire) -> str:
+    def check(cls, wire: Wire, windows: Windows = ()) -> str:
         """Return the server's version.
 
         Raises:
             Unusable: it cannot be driven.
         """
         status, answer = wire.call("GET", cls.health)
-        return check_version(status, text(dictionary(answer).get("version"), MAX_VERSION), *cls.versions)
+        return check_version(status, text(dictionary(answer).get("version"), MAX_VERSION), windows)
 
     def run(self) -> End:
         try:
@@ -187,10 +195,11 @@ class ServedTurn(ABC):
 
     def _start(self) -> None:
         """Come to a session that is ready for the prompt, and to a stream of its events."""
-        version = self.check(self._wire)
+        version = self.check(self._wire, self._turn.versions)
         if not self._state.session:
             self._note(**self._session())
-        self._record = self._open_record(version)
+        self._record = self._open_record()
+        self._record.write(Line(AGENT_VERSION, {"version": version}))
         self._reconnect()
 
     def _unknown_session(self, reason: str = "") -> End:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from agent_runs.pod.sidecar.drivers.folder import EVENTS, TURN, read_json, read_state
 from agent_runs.pod.sidecar.drivers.lines import MAX_INPUT, MAX_NAME, MAX_TITLE, dictionary, integer, prose, text
 from agent_runs.pod.sidecar.drivers.record import Record
+from agent_runs.pod.sidecar.drivers.versions import Windows
 
 STEP = "subagent_step"
 LIVE = frozenset({"error", "permission_rejected", "session_status", "text_growth", STEP})
@@ -48,6 +49,7 @@ class Turn(NamedTuple):
         start_timeout: seconds for the server to come up.
         config: the file of the run's configuration.
         session_version: of the OpenCode 2 or later that has used the session last.
+        versions: of OpenCode that are driven.
     """
 
     server: str
@@ -62,6 +64,7 @@ class Turn(NamedTuple):
     read_to: int = -1
     config: str = ""
     session_version: str | None = None
+    versions: Windows = ()
 
     @classmethod
     def read(cls, folder: str) -> Turn:

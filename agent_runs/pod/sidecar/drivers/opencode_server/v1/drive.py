@@ -51,7 +51,6 @@ class TurnOfJournal(ServedTurn):
 
     events = "/global/event"
     health = "/global/health"
-    versions = ((1, 18), (2, 0))  # those before have no events with `seq`
 
     def __init__(self, folder: str, turn: Turn, state: State, wire: Wire) -> None:
         super().__init__(folder, turn, state, wire)
@@ -70,7 +69,7 @@ class TurnOfJournal(ServedTurn):
     def _answer(self) -> Answer | None:
         return self._journal.answer
 
-    def _open_record(self, version: str) -> TurnRecord:  # noqa: ARG002 - OpenCode 1 has it in its log
+    def _open_record(self) -> TurnRecord:
         state = self._state
         record = JournalRecord(self._folder, state.session)
         self._children = Children(state.session, state.message, record.children)

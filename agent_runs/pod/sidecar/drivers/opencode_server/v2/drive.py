@@ -14,7 +14,7 @@ from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import End
 from agent_runs.pod.sidecar.drivers.growth import MAX_TEXT as MAX_GROWTH
-from agent_runs.pod.sidecar.drivers.lines import AGENT_VERSION, LEFT_OUT_TYPE, MAX_NAME, Line, dictionary, integer, text
+from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT_TYPE, MAX_NAME, Line, dictionary, integer, text
 from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable
 from agent_runs.pod.sidecar.drivers.opencode_server.served import (
     MAX_TEXT,
@@ -31,7 +31,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, Wire
 READ_SECONDS = 0.2
 """Between two readings of the messages: many events come together."""
 MAX_CHILDREN = 1024
-_MADE = frozenset({AGENT_VERSION, "step_start", "text", "reasoning", "tool_running", "tool_use", "step_finish", STEP})
+_MADE = frozenset({"step_start", "text", "reasoning", "tool_running", "tool_use", "step_finish", STEP})
 
 
 class MessageRecord(TurnRecord):
@@ -64,7 +64,6 @@ class TurnOfMessages(ServedTurn):
 
     events = "/api/event"
     health = "/api/info"
-    versions = ((2, 0), (3, 0))
     unusable = "agent_not_started"
 
     def __init__(self, folder: str, turn: Turn, state: State, wire: Wire) -> None:
@@ -106,12 +105,9 @@ class TurnOfMessages(ServedTurn):
         message = identifier("msg", int(time.time() * 1000), newest)
         return {"session": session, "directory": directory, "message": message, "before": newest}
 
-    def _open_record(self, version: str) -> MessageRecord:
+    def _open_record(self) -> MessageRecord:
         state = self._state
         record = self._written = MessageRecord(self._folder, state.session)
-        ran = Line(AGENT_VERSION, {"version": version})
-        if not record.has(ran):
-            record.write(ran)
         self._messages, self._settled = Messages(state.session, state.message), state.before
         return record
 
