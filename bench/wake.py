@@ -49,6 +49,7 @@ class Variant:
         before: how many wakes for the same task come before the one that is measured.
         provider: the model's; only `fake` is in no list of OpenCode's.
         agent: whose program it is.
+        opencode: the first number of OpenCode's version.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Variant:
     before: int = 0
     provider: str = "fake"
     agent: str = OPENCODE
+    opencode: int = 1
 
 
 VARIANTS: Final = (
@@ -64,6 +66,9 @@ VARIANTS: Final = (
     Variant("cold, serve, `anthropic`", {"transport": "serve"}, provider="anthropic"),
     Variant("warm, the second", {"transport": "serve", "keepWarmSec": 300}, before=1),
     Variant("warm, the tenth", {"transport": "serve", "keepWarmSec": 300}, before=9),
+    Variant("OpenCode 2: cold", {"transport": "serve"}, opencode=2),
+    Variant("OpenCode 2: warm, the second", {"transport": "serve", "keepWarmSec": 300}, before=1, opencode=2),
+    Variant("OpenCode 2: warm, the tenth", {"transport": "serve", "keepWarmSec": 300}, before=9, opencode=2),
 )
 AT_ONCE: Final = (1, 10)
 AGENT_PROCESSES: Final = frozenset({OPENCODE, "node", "MainThread", "claude", "codex-acp"})
@@ -72,7 +77,8 @@ AGENT_PROCESSES: Final = frozenset({OPENCODE, "node", "MainThread", "claude", "c
 
 @dataclass(frozen=True)
 class Process:
-    """One line of /proc. Times are CPU seconds, `reaped` those of its ended children."""
+    """One line of /proc. Times are CPU seconds, `reaped` those of its ended children; `memory` is the resident set, in
+    bytes."""
 
     pid: int
     parent: int
@@ -80,6 +86,7 @@ class Process:
     started: int
     own: float
     reaped: float
+    memory: int
 
     @classmethod
     def read(cls, pid: int) -> Self:
@@ -88,7 +95,8 @@ class Process:
             head, _, tail = file.read().decode(errors="replace").rpartition(") ")
         fields = tail.split()
         own, reaped = (sum(map(int, fields[place : place + 2])) / _TICKS for place in (11, 13))
-        return cls(pid, int(fields[1]), head.partition("(")[2], int(fields[19]), own, reaped)
+        memory = int(fields[21]) * resource.getpagesize()
+        return cls(pid, int(fields[1]), head.partition("(")[2], int(fields[19]), own, reaped, memory)
 
 
 @dataclass(frozen=True)
@@ -116,11 +124,13 @@ class Measured:
         requests: seconds to the first model request of each.
         starts: seconds to the start of each agent's process, of those that started.
         cpu: of each wake on average.
+        memory: the most that one process of an agent had.
     """
 
     requests: list[float]
     starts: list[float]
     cpu: Cpu
+    memory: int
 
 
 class CpuClock:
@@ -129,6 +139,7 @@ class CpuClock:
     def __init__(self, worker: int) -> None:
         self._worker = worker
         self._agent: dict[tuple[int, int], float] = {}
+        self.most_memory = 0
 
     async def sample(self) -> None:
         """See every process of an agent until cancelled."""
@@ -159,6 +170,7 @@ class CpuClock:
         for each in processes:
             if each.name in AGENT_PROCESSES and names.get(each.parent) not in AGENT_PROCESSES:
                 self._agent[each.pid, each.started] = each.own + each.reaped
+                self.most_memory = max(self.most_memory, each.memory)
         return processes
 
 
@@ -190,17 +202,17 @@ class Bench:
         for _ in range(variant.before):
             ended = await asyncio.gather(*map(self.system.outcome, agents))
             agents = [later_context(raw, each.session_params) for raw, each in zip(agents, ended, strict=True)]
-        before, began = self.cpu.read(), time.monotonic()
+        before, began, self.cpu.most_memory = self.cpu.read(), time.monotonic(), 0
         seconds = await asyncio.gather(*map(self._wake, agents, names))
         used = self.cpu.read().since(before, count)
         await asyncio.gather(*map(self._remove, agents))
-        return Measured(list(seconds), self.cpu.starts_after(began), used)
+        return Measured(list(seconds), self.cpu.starts_after(began), used, self.cpu.most_memory)
 
     async def _agent(self, variant: Variant, scenario: str) -> dict[str, Any]:
         if variant.agent != OPENCODE:
             agents = AgentSystem(self.system, self.model, self.folder)
             return await agents.agent(variant.agent, scenario, **variant.config)
-        raw = await opencode_agent(self.system, scenario, **variant.config)
+        raw = await opencode_agent(self.system, scenario, variant.opencode, **variant.config)
         environment = raw["config"]["env"]
         raw["config"] |= {"model": f"{variant.provider}/scenario/{scenario}", "env": environment}
         return raw
@@ -274,7 +286,7 @@ async def measure(
 def table(measured: Mapping[tuple[str, int], Sequence[Measured]]) -> str:
     """Markdown. p50 and CPU are the median of the rounds, max is the largest of all."""
     head = ["wake", "agents at once", "to the first agent's start, p50 s", "to the first model request, p50 s", "max s"]
-    head += ["CPU s of each wake: agent", "sidecar, runner", "worker"]
+    head += ["CPU s of each wake: agent", "sidecar, runner", "worker", "an agent's memory, MB"]
     lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * (len(head) - 1)}|"]
     for (name, count), rounds in measured.items():
         starts = [min(each.starts) for each in rounds if each.starts]
@@ -283,7 +295,8 @@ def table(measured: Mapping[tuple[str, int], Sequence[Measured]]) -> str:
         most = max(max(each.requests) for each in rounds)
         cpu = [statistics.median(column) for column in zip(*(each.cpu.seconds for each in rounds), strict=True)]
         columns = " | ".join(f"{each:.2f}" for each in (middle, most, *cpu))
-        lines.append(f"| {name} | {count} | {started} | {columns} |")
+        memory = statistics.median(each.memory for each in rounds) / 1e6
+        lines.append(f"| {name} | {count} | {started} | {columns} | {memory:.0f} |")
     return "\n".join(lines)
 
 

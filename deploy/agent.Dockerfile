@@ -1,5 +1,6 @@
 # The image of agents (x86-64): OpenCode, git, ripgrep, busybox, certificates; `./dev images`, or
 #     docker build -f deploy/agent.Dockerfile -t agent:1.18.33 .
+# OpenCode 2: `./dev images --only opencode-2`, or `--build-arg OPENCODE=opencode-2`.
 #
 # A recipe to copy: add the compilers and tools that your agents work with. What the product needs is `opencode` and `sh`
 # on PATH, and that nothing in the image needs root.
@@ -10,12 +11,13 @@ ARG NPM_IMAGE=node:22-bookworm-slim@sha256:43ac6c60b8f89723f746e8a92ce91abd5017e
 
 # The package with OpenCode's program, by the hash in the lock file; its build for CPUs without AVX2 runs on every node.
 FROM ${NPM_IMAGE} AS opencode
+ARG OPENCODE=opencode
 WORKDIR /opencode
-COPY deploy/opencode/package.json deploy/opencode/package-lock.json ./
+COPY deploy/${OPENCODE}/package.json deploy/${OPENCODE}/package-lock.json ./
 RUN --mount=type=secret,id=certificates \
     [ ! -s /run/secrets/certificates ] || export NODE_EXTRA_CA_CERTS=/run/secrets/certificates; \
     npm ci --ignore-scripts --no-audit --no-fund --loglevel=error \
- && cp node_modules/opencode-linux-*/bin/opencode /usr/local/bin/opencode \
+ && cp "$(find node_modules -path '*/bin/opencode')" /usr/local/bin/opencode \
  && HOME=/tmp opencode --version
 
 FROM ${BASE_IMAGE}

@@ -5,6 +5,7 @@
     ./dev images --prefix registry.example.com/team/ --push --pin images
                                                   also pushes them, and writes the component that deploys these digests
     ./dev images --archives DIRECTORY             also writes each as a `docker save` archive
+    ./dev images --only opencode-2                agent:2.0.15
     ./dev images --only claude                    agent-claude:0.101.0; the other agents are codex, gemini, pi and qwen
 
 Two builds of the same sources on the same bases are the same image (buildah; docker with the containerd image store).
@@ -78,6 +79,12 @@ def images() -> list[Image]:
         Image("worker", "agent-runs-worker", version("pyproject.toml", r'\nversion = "([^"]+)"')),
         Image("agent", "agent", version("deploy/opencode/package.json", r'"opencode-linux-[^"]+": "([^"]+)"')),
     ]
+
+
+def opencode_2() -> Image:
+    """The agents' image with OpenCode 2."""
+    tag = version("deploy/opencode-2/package.json", r'"@opencode/cli-linux-[^"]+": "([^"]+)"')
+    return Image("opencode-2", "agent", tag, "agent", ("OPENCODE=opencode-2",))
 
 
 def agent_images() -> list[Image]:
@@ -170,7 +177,7 @@ def archive(program: str, reference: str, directory: Path, image: Image) -> None
 def arguments() -> argparse.Namespace:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(prog="./dev images", description="Builds the images of worker and agents.")
-    names = [image.name for image in (*images(), *agent_images())]
+    names = [image.name for image in (*images(), opencode_2(), *agent_images())]
     parser.add_argument("--only", choices=names, help="build one of them, or that of another agent")
     parser.add_argument(
         "--prefix", default="", help="registry and path before the name, such as registry.example/team/"
@@ -197,7 +204,7 @@ def main() -> None:
     options = arguments()
     program = builder()
     digests: dict[str, str] = {}
-    for image in images() if options.only is None else (*images(), *agent_images()):
+    for image in images() if options.only is None else (*images(), opencode_2(), *agent_images()):
         if options.only in (None, image.name):
             reference = f"{options.prefix}{image.repository}:{image.tag}"
             environment = {**os.environ, "SOURCE_DATE_EPOCH": "0"}

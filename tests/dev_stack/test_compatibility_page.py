@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from agent_runs.agents.opencode import VERSIONS
 from agent_runs.agents.profile import load
+from deploy.images import images, opencode_2
 from dev_stack.compatibility_page import PAGE_FILE, main, page_text, ran_by, versions_of_agents
 from dev_stack.opencode_binary import NEWEST
 
@@ -23,9 +25,10 @@ def test_the_committed_page_says_that_both_ends_of_each_window_were_run() -> Non
                           "Kubernetes", "PostgreSQL"}  # fmt: skip
 
 
-def test_the_newest_supported_opencode_is_the_one_that_is_installed() -> None:
-    assert versions_of_agents()["OpenCode"][1::2] == [NEWEST[1]]
-    assert versions_of_agents()["OpenCode"][-1] == NEWEST[2]
+def test_the_newest_supported_opencode_is_that_of_the_demos_and_the_images() -> None:
+    newest = [newest for _, newest in VERSIONS]
+    assert newest == [NEWEST[1], NEWEST[2]]
+    assert newest == [images()[1].tag, opencode_2().tag]
 
 
 @pytest.mark.parametrize(
