@@ -97,7 +97,12 @@ class Served:
     model: ScriptedModel
     merged: Merged
     process: asyncio.subprocess.Process
+    version: str
     turns: int = 0
+
+    @property
+    def is_opencode_1(self) -> bool:
+        return self.version.startswith("1.")
 
     @property
     def output(self) -> Path:
@@ -165,8 +170,33 @@ class Served:
             (owner, part["id"]) for owner, part in parts if owner in ours and part.get("type") == "step-finish"
         )
 
-    async def journaled_parts(self, session: str) -> list[str]:
-        """The parts that the journal says have begun, ended or been called, in order."""
+    async def parts_of(self, session: str) -> list[str]:
+        """The parts that the session has begun, ended or called, as the server has stored them, in order."""
+        return await (self._journaled_parts(session) if self.is_opencode_1 else self._stored_parts(session))
+
+    async def _stored_parts(self, session: str) -> list[str]:
+        found = []
+        for message in await self.messages_of(session):
+            if message["type"] == "assistant":
+                found.append(f"{message['id']}.start")
+                found += [
+                    f"{message['id']}.{each['id'] if each['type'] == 'tool' else each['type'] + '.0'}"
+                    for each in message["content"]
+                ]
+                found.append(f"{message['id']}.finish")
+        return found
+
+    async def messages_of(self, session: str) -> list[dict[str, Any]]:
+        """Of OpenCode 2, oldest first."""
+        pages, cursor = list[dict[str, Any]](), ""
+        while True:
+            page = await self.call("GET", f"/api/session/{session}/message?limit=100{cursor or '&order=asc'}")
+            pages += page["data"]
+            if len(page["data"]) < 100:
+                return pages
+            cursor = f"&cursor={page['cursor']['next']}"
+
+    async def _journaled_parts(self, session: str) -> list[str]:
         events = await self.call("POST", "/sync/history", {})
         parts = [
             event["data"]["part"]
@@ -210,7 +240,7 @@ async def serving(folder: Path, version: str = VERSION, **permission: str) -> As
         try:
             while not (folder / "serve.out").read_bytes().endswith(b"\n"):  # noqa: ASYNC110 - another process's file
                 await asyncio.sleep(0.05)
-            yield Served(folder, model, merged, process)
+            yield Served(folder, model, merged, process, version)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

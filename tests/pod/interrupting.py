@@ -84,10 +84,10 @@ async def relaying(port: int, longest: float | None = None, unanswered: bytes = 
     await asyncio.gather(*relays)
 
 
-def address_of(port: int, folder: Path, words: str = "opencode server listening on") -> str:
+def address_of(port: int, folder: Path, *, is_opencode_1: bool = True) -> str:
     """A file as that of the server's standard output."""
     address = folder / "address"
-    address.write_text(f"{words} http://127.0.0.1:{port}\n")
+    address.write_text(f"{'opencode ' * is_opencode_1}server listening on http://127.0.0.1:{port}\n")
     return str(address)
 
 

@@ -214,18 +214,6 @@ async def test_events_that_an_earlier_turn_has_read_are_not_read_again(alone: Se
     assert relayed.received < 100_000
 
 
-@pytest.mark.timeout(900)
-async def test_nothing_is_lost_or_doubled_by_cuts(alone: Served, tmp_path: Path) -> None:
-    steps = [{"text": f"Step {number}.", **bash(f"seq {number}")} for number in range(60)]
-    async with relaying(alone.port, longest=0.04) as relayed:
-        address = address_of(relayed.port, tmp_path)
-        while relayed.cuts < CUTS:
-            ours = await alone.play(script(*steps), server=address)
-            assert ours.end["code"] == 0
-            assert ours.parts == await alone.journaled_parts(ours.end["session"])
-            assert ours.counts == {"step_start": 61, "step_finish": 61, "text": 61, "tool_use": 60}
-
-
 SUB_AGENTS = [
     {"tools": [call for each in pair for call in each["tools"]]}
     for pair in (
@@ -254,40 +242,6 @@ async def test_no_step_of_a_sub_agent_is_lost_or_doubled_by_a_driver_that_is_kil
     assert ours.end["code"] == 0
     assert len(ours.steps_of_subagents) == 25
     assert sorted(ours.steps_of_subagents) == await alone.journaled_steps_of_subagents(ours.end["session"])
-
-
-async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(alone: Served) -> None:
-    turn = alone.turn("to be killed\n" + script(*[bash(f"seq {number}") for number in range(40)]))
-    kills = await killed_again_and_again(alone, turn)
-    ours, requests = result(turn), [each for each in alone.model.requests if "to be killed" in json.dumps(each)]
-    assert kills > 5
-    assert ours.end["code"] == 0
-    assert ours.counts == {"step_start": 41, "step_finish": 41, "text": 1, "tool_use": 40}
-    assert ours.parts == await alone.journaled_parts(ours.end["session"])
-    prompts = [[message["role"] for message in request["messages"]].count("user") for request in requests]
-    assert prompts == [1] * 41
-
-
-async def test_a_prompt_that_is_sent_twice_is_one_prompt(served: Served) -> None:
-    first = await served.play(model="fake/scenario/text")
-    turn = served.turn(model="fake/scenario/text")
-    state = json.loads((served.folder / f"turn-{served.turns - 1}" / "state").read_text())
-    (turn / "state").write_text(json.dumps(state))
-    latest = served.model.requests[-1]
-    driver = await served.start(turn)
-    assert await driver.wait() == 0
-    assert served.model.requests[-1] is latest
-    assert result(turn).parts == first.parts
-
-
-async def test_a_prompt_whose_answer_is_lost_is_followed_to_its_end_and_not_repeated(
-    served: Served, tmp_path: Path
-) -> None:
-    async with relaying(served.port, unanswered=b"/prompt_async") as relayed:
-        ours = await served.play("answer lost", model="fake/scenario/text", server=address_of(relayed.port, tmp_path))
-    requests = [each for each in served.model.requests if "answer lost" in json.dumps(each)]
-    assert len(requests) == 1
-    assert (relayed.cuts, ours.end["code"], ours.end["reason"], ours.counts["text"]) == (1, 0, None, 1)
 
 
 async def test_a_server_that_falls_silent_before_it_gets_the_prompt_gets_none(served: Served, tmp_path: Path) -> None:
