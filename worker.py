@@ -26,6 +26,7 @@ from activities.prepare_run import PrepareRunActivity
 from activities.rotate_token import RotateTokenActivity
 from activities.stop_agent import StopAgentActivity
 from activities.stream_logs import StreamLogsActivity
+from activities.tell_agent import TellAgentActivity
 from agent_runs.agents.profile import keys
 from agent_runs.client import links
 from agent_runs.client.connection import TemporalAway, run_to_end
@@ -121,6 +122,7 @@ def activities(
         ).create_job,
         AwaitScheduleActivity(cluster, redactions, metrics).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
+        TellAgentActivity(cluster, opener).tell_agent,
         StreamLogsActivity(
             cluster, store, redactions, settings.max_output_mib * 1024 * 1024, metrics=metrics
         ).stream_logs,

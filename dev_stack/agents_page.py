@@ -17,7 +17,8 @@ _INTRODUCTION: Final = """# Agents
 Whose program a run starts: the field `agent` of an agent's configuration. `python -m dev_stack.agents_page` writes this
 page from the profiles of agents.
 
-`opencode` is the default, and has [pages of its own](opencode.md). The others speak the Agent Client Protocol (ACP),
+`opencode` is the default, and has [a page of its own](opencode.md): it continues sessions, its pod rests, it takes
+messages while it works, and it counts tokens and cost with each step. The others speak the Agent Client Protocol (ACP),
 and each is a profile: a file of `agent_runs/agents`. Their lines in the transcript have OpenCode's form, so log, pages,
 budgets, silence, redaction and receipts are the same for all.
 
@@ -110,6 +111,7 @@ _ROWS: Final[dict[str, Callable[[AgentProfile], str]]] = {
     "continues a session": lambda each: _yes(each.loads_sessions),
     "sessions, below the home": lambda each: ", ".join(f"`{path}`" for path in each.sessions),
     "its pod rests (`keepWarmSec`)": lambda each: _yes(each.rests),
+    "takes a message while it works (`agent-runs tell`)": lambda each: _yes(each.takes_messages),
     "skills, below the home": lambda each: f"`{each.skills}`" if each.skills else "no",
     "instructions of its own": lambda each: ", ".join(f"`{file}`" for file in each.instructions),
     "models, suggested": lambda each: ", ".join(f"`{model}`" for model in each.models) or "none",

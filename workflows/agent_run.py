@@ -10,11 +10,11 @@ from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import updates
-    from agent_runs.contracts.errors import AgentBusy, InvalidRequest, RunCancelled
+    from agent_runs.contracts.errors import AgentBusy, InvalidRequest, MessageNotDelivered, RunCancelled
     from agent_runs.contracts.identity import WORKFLOW_TYPE
     from agent_runs.contracts.messages import JoinedRun
     from agent_runs.contracts.outcome import Outcome
-    from workflows import attempts, attributes, run_metrics
+    from workflows import attempts, attributes, run_metrics, telling
     from workflows.boundary import Unreadable, close_with, decode, one_argument, run_start
     from workflows.current_details import Phase
     from workflows.run_state import RunState
@@ -38,7 +38,7 @@ class AgentRunWorkflow:
         self._run = RunState.of(run_start(start))
         self._tokens = TokenRotation(self._run)
         self._joined: list[str] = []
-        self._joins = 0
+        self._joins = self._messages = 0
         self._collected = False
         self._released = False
         self._cleaned_up = False
@@ -144,6 +144,28 @@ class AgentRunWorkflow:
             since=workflow.info().start_time,
             finished=self._run.decided is not None,
         )
+
+    @workflow.update(name=updates.TELL)
+    @one_argument
+    async def tell(self, raw: RawValue) -> updates.Delivery:
+        """Tells the agent something while it works; returns once it has the message."""
+        self._messages += 1
+        return await telling.tell(self._run, decode(raw, updates.Tell))
+
+    @tell.validator
+    @one_argument
+    def refuse_to_tell(self, raw: RawValue) -> None:
+        """Refuses what is for another run, or too much for one; a refusal leaves no event in the history."""
+        try:
+            input = decode(raw, updates.Tell)
+        except Unreadable as error:
+            raise InvalidRequest(f"the message {error}") from None
+        if input.run_id != self._run.start.run_id:
+            raise MessageNotDelivered(f"run {input.run_id} does not have the agent")
+        if self._run.has_ended:
+            raise MessageNotDelivered("the run has ended")
+        if self._messages >= telling.MAX_MESSAGES:
+            raise MessageNotDelivered(f"it has {telling.MAX_MESSAGES} messages in this run, which is the most")
 
     @join.validator
     @one_argument

@@ -86,6 +86,17 @@ class RunState:
         """How long an outcome that nobody has fetched is kept."""
         return timedelta(seconds=self.start.outcome_retention_sec)
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether an agent works."""
+        attempt = self.current
+        return attempt is not None and attempt.started_at is not None and self.stopped_by is None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no agent will work any more."""
+        return self.decided is not None or self.stopped_by is not None or self.stopped_before_attempt is not None
+
     # stopping
 
     @property

@@ -28,7 +28,7 @@ export interface SealedRun {
 }
 export interface Binding {
   companyId: string;
-  purpose: "run" | "join" | "check";
+  purpose: "run" | "join" | "check" | "message";
   runId: string;
   task?: string | null;
   workflowId: string;

@@ -20,6 +20,7 @@ from agent_runs.cli.lazy import lazy
 from agent_runs.cli.runs_table import runs_table
 from agent_runs.client.explanation import explain
 from agent_runs.contracts.outcome import GAP_STREAM, Outcome, Usage
+from agent_runs.contracts.updates import Delivery
 from agent_runs.transcript.entries import entry, json_object
 from agent_runs.transcript.events import printable, visible
 
@@ -102,6 +103,8 @@ class Display(Protocol):
         ...
 
     def cancelled(self, run_id: str, answer: Cancelled) -> None: ...
+
+    def delivered(self, answer: Delivery) -> None: ...
 
     def values(self, values: dict[str, str]) -> None:
         """Show names and values, such as addresses or environment variables."""
@@ -220,6 +223,9 @@ class TextDisplay:
             )
         )
 
+    def delivered(self, answer: Delivery) -> None:
+        self._print(Text(f"the agent of run {answer.run_id} has the message"))
+
     def values(self, values: dict[str, str]) -> None:
         """Print one per line, not wrapped; environment variables as `export` commands."""
         for name, value in values.items():
@@ -310,6 +316,10 @@ class JsonDisplay:
     def cancelled(self, run_id: str, answer: Cancelled) -> None:
         """`{"type": "cancelled", "runId": …, "answer": {…}}`."""
         self._write("cancelled", runId=run_id, answer=answer.model_dump(mode="json"))
+
+    def delivered(self, answer: Delivery) -> None:
+        """`{"type": "delivered", "runId": …, "attempt": …, "at": …}`."""
+        self._write("delivered", **answer.model_dump(mode="json", by_alias=True))
 
     def values(self, values: dict[str, str]) -> None:
         """`{"type": "values", …}`."""

@@ -94,6 +94,21 @@ def cancel(
 
 
 @app.command()
+def tell(
+    run: Run,
+    text: Annotated[str, typer.Argument(help="What the agent is to know.")],
+    as_json: Json = False,
+) -> None:
+    """Tell an agent something while it works. Return once it has the message.
+
+    An agent that has ended its turn, or takes none while it works, does not get it: comment on its task instead.
+
+    Example: agent-runs tell 7d6733a4-a207-4bf9-87db-cf32e87a5407 "the branch is release-2, not main"
+    """
+    run_async(lambda: runs.tell(run, text, display.display(as_json=as_json)))
+
+
+@app.command()
 def logs(
     run: Run,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue to the run's end; Ctrl-C detaches.")] = False,

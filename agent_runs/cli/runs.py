@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,13 +40,15 @@ from agent_runs.transcript.events import printable
 if TYPE_CHECKING:
     from agent_runs.cli.transcripts import Transcripts
     from agent_runs.client import attach as attaching
+    from agent_runs.client import tell as telling
     from agent_runs.client import wake as wakes
     from agent_runs.client.attach import Ticket
     from agent_runs.client.wake import Wake
     from agent_runs.paperclip import sealing
 else:  # what checks and seals requests: a second that most commands do without
-    attaching, wakes, sealing = map(
-        lazy, ("agent_runs.client.attach", "agent_runs.client.wake", "agent_runs.paperclip.sealing")
+    attaching, telling, wakes, sealing = map(
+        lazy,
+        (*(f"agent_runs.client.{name}" for name in ("attach", "tell", "wake")), "agent_runs.paperclip.sealing"),
     )
 
 
@@ -129,6 +132,17 @@ async def cancel(run: str, reason: str, display: Display) -> int:
             await asyncio.wait([waits])
     display.cancelled(summary.key.run_id, answer)
     return 0 if answer.stop.agent_stopped or not answer.stop.agent_started else 1
+
+
+async def tell(run: str, text: str, display: Display) -> int:
+    """Tell a run's agent something."""
+    settings = ClientSettings.read()
+    sealer = sealing.Sealer(sealing.public_key(settings.sealing_key_file, create=not settings.production))
+    client = await connect(settings)
+    summary = await find_run(client, run)
+    delivery = await telling.tell(summary.handle(client), summary.key, sealer, text, getpass.getuser())
+    display.delivered(delivery)
+    return 0
 
 
 async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:

@@ -32,6 +32,7 @@ PHASES: Final = {
     "create_job": "creating",
     "await_schedule": "scheduling",
     "stream_logs": "running",
+    "tell_agent": "sending the agent a message",
     "stop_agent": "stopping",
     "parse_transcript": "finishing",
     "finish": "finishing",

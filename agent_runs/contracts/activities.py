@@ -23,6 +23,7 @@ from agent_runs.contracts.messages import (
     StopAgent,
     StreamEnd,
     StreamLogs,
+    TellAgent,
 )
 from agent_runs.contracts.outcome import Report
 from agent_runs.contracts.request import RunRequest
@@ -78,6 +79,12 @@ async def rotate_token(input: RotateToken) -> bool:
 
 
 @activity.defn
+async def tell_agent(input: TellAgent) -> None:
+    """Gives an agent that works a message of a person."""
+    raise NotImplementedError
+
+
+@activity.defn
 async def stop_agent(input: StopAgent) -> bool:
     """Asks the agent to end; False when its pod is already deleted."""
     raise NotImplementedError
@@ -112,5 +119,5 @@ ALL = (
         await_schedule,
         stream_logs,
     ),
-    *(rotate_token, stop_agent, parse_transcript, finish),
+    *(rotate_token, tell_agent, stop_agent, parse_transcript, finish),
 )

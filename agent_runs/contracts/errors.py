@@ -321,6 +321,14 @@ class AgentLost(RunError):
     )
 
 
+class MessageNotDelivered(RunError):
+    """A message has not reached an agent: its turn is over, or it takes none while it works."""
+
+    code = "message_not_delivered"
+    next_step = "Comment on the task instead: the agent's next run gets the comment."
+    budget = "none"
+
+
 # the transcript store
 
 

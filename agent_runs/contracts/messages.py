@@ -174,6 +174,20 @@ class RotateToken(Contract):
     joined: JoinedRun
 
 
+class TellAgent(Contract):
+    """Input of `tell_agent`.
+
+    Attributes:
+        sealed: compact JWE of `SealedMessage`.
+    """
+
+    attempt: AttemptKey
+    job: JobRef
+    message_id: str
+    by: str
+    sealed: str = Field(repr=False)
+
+
 class AwaitSchedule(Contract):
     """Input of `await_schedule`.
 

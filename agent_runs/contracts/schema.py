@@ -27,6 +27,9 @@ CALLER_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     Outcome,
     updates.Join,
     updates.Joined,
+    start.SealedMessage,
+    updates.Tell,
+    updates.Delivery,
 )
 ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.PrepareRun,
@@ -38,6 +41,7 @@ ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     messages.CreateJob,
     messages.JobRef,
     messages.RotateToken,
+    messages.TellAgent,
     messages.AwaitSchedule,
     messages.StartProgress,
     messages.PodRef,

@@ -14,7 +14,7 @@ from agent_runs.contracts.base import PaperclipContract
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.request import Identifier, OptionalText, SealedText, Seconds, ShortTexts, WakePrompt
 
-Purpose = Literal["run", "join", "check"]
+Purpose = Literal["run", "join", "check", "message"]
 
 
 class Binding(PaperclipContract):
@@ -22,10 +22,10 @@ class Binding(PaperclipContract):
 
     Attributes:
         purpose: `run`: to start a run; `join`: to give a run the tokens of a later wake; `check`: to check an agent's
-            configuration.
+            configuration; `message`: to tell the agent of a run something.
         workflow_id: of the only workflow that may open it.
         run_id: Paperclip's id of the wake; of a check the id that the caller chose for it.
-        task: as the start or the join names it.
+        task: as the start or the join names it; of a message its id.
     """
 
     purpose: Purpose
@@ -88,6 +88,13 @@ class SealedJoin(PaperclipContract):
     binding: Binding
     auth_token: str | None = Field(default=None, repr=False)
     tools_token: str | None = Field(default=None, repr=False)
+
+
+class SealedMessage(PaperclipContract):
+    """The plaintext of a message for an agent that works."""
+
+    binding: Binding
+    text: str = Field(repr=False)
 
 
 class SealedCheck(PaperclipContract):

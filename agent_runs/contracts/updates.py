@@ -15,12 +15,15 @@ OUTCOME: Final = "outcome"
 """Update: -> `Outcome`, completed as soon as there is one; that of a success may come before its pod is deleted.
 Also the query, -> `Outcome` or None, for a caller of a run that takes no more updates; and the memo key of the outcome
 of a cancelled run, because a workflow that closes as Canceled has no result."""
+TELL: Final = "tell"
+"""Update: `Tell` -> `Delivery`, completed once the agent has the message. Refused as `MessageNotDelivered`."""
 COLLECTED: Final = "collected"
 """Signal: the caller has the outcome, so the run may close."""
 BUDGET_WARNING: Final = "budget_warning"
 """Signal: `BudgetWarning`, from the worker that follows the agent's output."""
 JOIN_LIMIT: Final = 32 * 1024
-"""Characters of a join's sealed text: two tokens of `TOKEN_LIMIT`, sealed. All joins of a run are in its history."""
+"""Characters of the sealed text of a join, two tokens of `TOKEN_LIMIT`, and of a message. All of a run are in its
+history."""
 
 
 class Join(ShortTexts):
@@ -37,6 +40,34 @@ class Join(ShortTexts):
     company_id: Identifier
     task: OptionalText = None
     sealed: str | None = Field(default=None, max_length=JOIN_LIMIT, repr=False)
+
+
+class Tell(ShortTexts):
+    """What somebody tells the agent of a run while it works.
+
+    Attributes:
+        message_id: chosen by the caller; a message is delivered once.
+        run_id: Paperclip's id of the run.
+        by: who says it, for people.
+        sealed: compact JWE of `SealedMessage`.
+    """
+
+    message_id: Identifier
+    run_id: Identifier
+    by: str
+    sealed: str = Field(max_length=JOIN_LIMIT, repr=False)
+
+
+class Delivery(PaperclipContract):
+    """The agent has the message.
+
+    Attributes:
+        attempt: the one whose agent has it.
+    """
+
+    run_id: str
+    attempt: int
+    at: datetime
 
 
 class BudgetWarning(ShortTexts):

@@ -30,6 +30,7 @@ from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL, job_ref
 from agent_runs.pod.sidecar.commands import NOT_REACHED
 
 CLAIM_COMMAND: Final = ("python3", "-I", "-S", SIDECAR_FILE, "claim", CONTROL_DIRECTORY)
+TELL_COMMAND: Final = (*CLAIM_COMMAND[:4], "tell", CONTROL_DIRECTORY)
 ROTATE_COMMAND: Final = (*CLAIM_COMMAND[:4], "rotate", CONTROL_DIRECTORY)
 MAX_ANSWER: Final = 64 * 1024
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
@@ -58,12 +59,14 @@ class Answer(BaseModel):
     Attributes:
         first: number of the first frame of the turn.
         at: seconds since 1970, by the node's clock.
+        delivered: the agent has the message.
         reason: why it refuses.
     """
 
     accepted: bool
     first: int = 0
     at: float = 0
+    delivered: bool = False
     reason: str = ""
 
 

@@ -3,7 +3,7 @@
 Format of a sealed text, which `adapter/src/sealing.ts` (`jose` + `node:zlib`) also writes: a compact JWE with the
 protected header `{"alg": "ECDH-ES", "enc": "A256GCM", "kid": <RFC 7638 thumbprint>, "typ": "agent-runs.<purpose>",
 "cty": "json+deflate"}` and an ephemeral key `epk`. The plaintext is raw DEFLATE (RFC 1951, `zlib.deflateRawSync`) of
-the UTF-8 JSON text of `SealedRun`, `SealedJoin` or `SealedCheck` in camelCase. JWE's own `zip` header is not used:
+the UTF-8 JSON text of one of `contracts.start` in camelCase. JWE's own `zip` header is not used:
 `jose` dropped it. Keys are P-256 or X25519 JWKs; the caller holds only the public half.
 
 Whoever may read a history can copy a sealed text. So the plaintext names what it is for (`Binding`), and the opener
@@ -28,7 +28,7 @@ from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
 from agent_runs.contracts.identity import RunKey, workflow_id
 from agent_runs.contracts.large_json import TooManyValues, load_json
 from agent_runs.contracts.messages import JoinedRun
-from agent_runs.contracts.start import Binding, SealedCheck, SealedJoin, SealedRun
+from agent_runs.contracts.start import Binding, SealedCheck, SealedJoin, SealedMessage, SealedRun
 from agent_runs.files import UnusableKey, jwks, load_keys
 
 KEY_SETTING: Final = "AGENT_RUNS_SEALING_KEY_FILE"
@@ -45,8 +45,8 @@ OPENED_LIMIT: Final = 16 * 1024 * 1024
 """Bytes of an opened text: a small sealed text must not unpack into all of the memory."""
 
 Key = ECKey | OKPKey
-Content = SealedRun | SealedJoin | SealedCheck
-Opened = TypeVar("Opened", SealedRun, SealedJoin, SealedCheck)
+Content = SealedRun | SealedJoin | SealedCheck | SealedMessage
+Opened = TypeVar("Opened", SealedRun, SealedJoin, SealedCheck, SealedMessage)
 
 
 class _Registry(jwe.JWERegistry):

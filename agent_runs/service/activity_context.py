@@ -16,7 +16,9 @@ from agent_runs.contracts.identity import AttemptKey, RunKey
 
 log: Final[Any] = structlog.get_logger()
 
-WITHOUT_HEARTBEATS: Final = frozenset({"prepare_run", "introspect_pod", "bundle_prompt", "create_job", "rotate_token"})
+WITHOUT_HEARTBEATS: Final = frozenset(
+    {"prepare_run", "introspect_pod", "bundle_prompt", "create_job", "rotate_token", "tell_agent"}
+)
 """Activities that send none themselves. With the answer to one comes a cancel, so it is felt at once."""
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=2)
 SLOTS_PER_RUN: Final = 2

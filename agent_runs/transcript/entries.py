@@ -15,7 +15,15 @@ import msgspec
 
 from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.outcome import GAP_STREAM
-from agent_runs.transcript.events import AGENT_VERSION, SERVER_EVENTS, SUBAGENT_STEP, as_object, printable, visible
+from agent_runs.transcript.events import (
+    AGENT_VERSION,
+    SERVER_EVENTS,
+    SUBAGENT_STEP,
+    USER_MESSAGE,
+    as_object,
+    printable,
+    visible,
+)
 from agent_runs.transcript.lines import LINE_LIMIT
 
 Kind = Literal["text", "thinking", "tool", "error", "step", "log", "gap"]
@@ -168,6 +176,10 @@ def _other(event: dict[str, Any]) -> Entry | None:
         return Entry("log", f"rejected permission: {asked}")
     if kind == AGENT_VERSION:
         return Entry("log", f"OpenCode {visible_line(event.get('version'), ENTRY_TITLE_LIMIT)}")
+    if kind == USER_MESSAGE:
+        said = as_object(event.get("message"))
+        words = " ".join(visible_line(said.get(name), LOG_LIMIT) for name in ("by", "text"))
+        return Entry("log", visible_line(f"message of {words}", LOG_LIMIT))
     if kind == SUBAGENT_STEP:
         return Entry("step", f"sub-agent: {Step.of(as_object(event.get('part')))}")
     return None if kind in SERVER_EVENTS else Entry("log", visible_line(f"{kind} event", ENTRY_TITLE_LIMIT))

@@ -31,10 +31,11 @@ _ESCAPE: Final = re.compile(
 )
 SUBAGENT_STEP: Final = "subagent_step"
 AGENT_VERSION: Final = "agent_version"
+USER_MESSAGE: Final = "user_message"
 SERVER_EVENTS: Final = frozenset(
     {
         *("tool_running", "text_growth", "session_status", "permission_rejected", SUBAGENT_STEP, "acp_update"),
-        AGENT_VERSION,
+        *(AGENT_VERSION, USER_MESSAGE),
     }
 )
 """Lines that the sidecar's drivers (`agent_runs.pod.sidecar.drivers`) add to those of `opencode run`: what

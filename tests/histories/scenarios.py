@@ -1,6 +1,7 @@
 """The scenarios of a run of which a history is recorded: fake activities, and what the callers do."""
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
+from agent_runs.client.tell import tell
 from agent_runs.contracts.errors import (
     BudgetExceeded,
     InvalidRequest,
+    MessageNotDelivered,
     PodLost,
     PodScheduleFailed,
     PodStartFailed,
@@ -26,6 +29,7 @@ from agent_runs.contracts.messages import Ended, OverBudget, OverQuota, Silence,
 from agent_runs.contracts.outcome import Outcome, Report
 from agent_runs.contracts.request import AgentRef, RunConfig, Runtime, SessionParams, WakeContext
 from agent_runs.contracts.updates import BudgetWarning
+from agent_runs.paperclip.sealing import Sealer, SealingKey
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import (
     DEFAULTS,
@@ -335,6 +339,8 @@ def _callers() -> dict[str, Callable[[], Scenario]]:
         "token-without-api-proxy": lambda: _token_rotated(answer_with(lambda _: True), has_api_proxy=False),
         "token-while-creating": _token_while_creating,
         "token-at-the-end": _token_at_the_end,
+        "message": lambda: _message(answer_with(lambda _: None)),
+        "message-not-delivered": lambda: _message(fail_with(MessageNotDelivered("its turn had ended"))),
         "outcome-collected": lambda: Scenario(request(retention=DAY), FakeActivities(), RecordedRun.collect),
         "outcome-joined": lambda: Scenario(request(retention=DAY), FakeActivities(), joined_late),
         "outcome-released": lambda: Scenario(request(retention=DAY), FakeActivities(), released),
@@ -377,6 +383,19 @@ def _token_rotated(rotate: Answer, *, has_api_proxy: bool = True) -> Scenario:
         {**agent.answers, "stream_logs": stream, "create_job": _job(has_api_proxy), "rotate_token": rotate}
     )
     return Scenario(request(retention=DAY), steps, callers)
+
+
+def _message(tell_agent: Answer) -> Scenario:
+    agent = FakeAgent()
+
+    async def callers(run: RecordedRun) -> None:
+        await agent.started.wait()
+        with contextlib.suppress(MessageNotDelivered):
+            sealer = Sealer(SealingKey.generate().public)
+            await tell(run.handle, run.request.key, sealer, "the branch is release-2", "ada")
+        await agent.end()
+
+    return Scenario(request(), FakeActivities({**agent.answers, "tell_agent": tell_agent}), callers)
 
 
 def _job(has_api_proxy: bool) -> Answer:

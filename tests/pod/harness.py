@@ -1,6 +1,7 @@
 """Starts the runner under a shell of this machine beside a sidecar, and checks what every run promises."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from agent_runs.logs.frames import (
     FRAME_LIMIT,
@@ -173,6 +175,15 @@ class Sidecar:
         done = subprocess.run(argv, capture_output=True, timeout=RUN_TIMEOUT)
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout
+
+    def ask(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a command that has its request on standard input."""
+        content = json.dumps(request).encode()
+        argv = self.argv(name, str(self.control))
+        done = subprocess.run(
+            argv, input=b"%d\n%s" % (len(content), content), capture_output=True, timeout=RUN_TIMEOUT, check=True
+        )
+        return dict(json.loads(done.stdout))
 
     def replay(self, first: int, last: int) -> bytes:
         return self.command("replay", str(first), str(last))

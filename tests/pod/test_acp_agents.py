@@ -152,6 +152,25 @@ async def test_the_model_is_asked_for_no_title_and_no_suggestion(agent: Agent) -
     assert ["the prompt" in json.dumps(each["input"][-1]) for each in agent.model.requests] == [True]
 
 
+async def test_a_message_reaches_an_agent_in_its_turn_or_is_refused(agent: Agent) -> None:
+    run = agent.start("slow-steps:1:6", "work")
+    await asyncio.to_thread(until, run, b'"tool_running"')
+    message = {"id": "m1", "by": "ada", "text": "the word is heron"}
+    sidecar = agent.runners[-1].sidecar
+    answer: dict[str, Any] = {"accepted": True}
+    while answer == {"accepted": True}:  # as the worker asks
+        answer = await asyncio.to_thread(sidecar.ask, "tell", message)
+    end, report = await ended(run)
+    assert code(report) is None
+    received = [json.dumps(each) for each in agent.model.requests if "the word is heron" in json.dumps(each)]
+    if load()[agent.name].takes_messages:
+        assert (answer["delivered"], kinds(end).count("user_message"), len(received) > 0) == (True, 1, True)
+        assert max(each.count("the word is heron") for each in received) == 1
+    else:
+        reason = f"{load()[agent.name].title} takes no message while it works"
+        assert (answer["accepted"], answer["reason"], len(received)) == (False, reason, 0)
+
+
 async def test_a_session_goes_on_three_times_and_after_a_kill(agent: Agent) -> None:
     _, report = await agent.play("echo", "the first prompt")
     session = report.session_id

@@ -1,14 +1,16 @@
 """What holds of a turn whatever is cut, killed or sent twice, with the server of each OpenCode."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from agent_runs.pod.sidecar.drivers import inbox
 from dev_stack.opencode_binary import VERSION, VERSION_2
 from tests.pod.driving import Served, bash, result, script, serving
-from tests.pod.interrupting import CUTS, address_of, killed_again_and_again, relaying
+from tests.pod.interrupting import CUTS, address_of, killed_again_and_again, relaying, until_a_tool_runs
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +44,63 @@ async def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing
     assert ours.parts == await served.parts_of(ours.end["session"])
     prompts = [[message["role"] for message in request["messages"]].count("user") for request in requests]
     assert prompts == [1] * 41
+
+
+async def test_a_message_reaches_the_turn_that_runs(served: Served) -> None:
+    turn = served.turn(script(bash("sleep 4; echo heron"), {"text": "Done."}))
+    driver = await served.start(turn)
+    await until_a_tool_runs(turn)
+    inbox.put(str(turn), 1, {"id": "m1", "by": "Ada", "text": script({"text": "I have read it."})})
+    inbox.put(str(turn), 2, {"id": "m2", "by": "Bob", "text": "by Bob"})
+    assert await driver.wait() == 0
+    ours = result(turn)
+    assert [inbox.answer_to(str(turn), number)["delivered"] for number in (1, 2)] == [True, True]
+    assert [line["message"]["by"] for line in ours.events if line["type"] == "user_message"] == ["Ada", "Bob"]
+    assert (ours.end["code"], ours.end["reason"]) == (0, None)
+    assert ours.report.summary.endswith("I have read it.")
+    assert [line["part"]["state"]["output"].strip() for line in ours.events if line["type"] == "tool_use"] == ["heron"]
+    assert ours.parts == await served.parts_of(ours.end["session"])
+    asked = [json.dumps(request) for request in served.model.requests]
+    assert sum("by Bob" in each for each in asked) == 1
+
+
+async def until_delivered(turn: Path, number: int) -> None:
+    """Every second message only until it may have been sent, so that some drivers are killed in the middle."""
+    async with asyncio.timeout(120):
+        while not is_delivered(turn, number):  # noqa: ASYNC110 - a file of another process has no event
+            await asyncio.sleep(0.01)
+
+
+def is_delivered(turn: Path, number: int) -> bool:
+    if number % 2:
+        return bool(inbox.answer_to(str(turn), number))
+    state = turn / "state"
+    return state.exists() and len(json.loads(state.read_text()).get("messages", [])) >= number
+
+
+async def test_a_message_is_delivered_once_although_the_driver_is_killed(served: Served) -> None:
+    turn = served.turn(script(*[bash(f"sleep 1; seq {number}") for number in range(4)]))
+    for number in range(1, 6):
+        inbox.put(str(turn), number, {"id": f"m{number}", "by": "Ada", "text": f"message {number}"})
+        driver = await served.start(turn)
+        await until_delivered(turn, number)
+        driver.kill()
+        await driver.wait()
+    driver = await served.start(turn)
+    assert await driver.wait() == 0
+    ours = result(turn)
+    assert (ours.end["code"], ours.end["reason"]) == (0, None)
+    assert [inbox.answer_to(str(turn), number).get("delivered") for number in range(1, 6)] == [True] * 5
+    assert [line["message"]["id"] for line in ours.events if line["type"] == "user_message"] == [
+        "m1",
+        "m2",
+        "m3",
+        "m4",
+        "m5",
+    ]
+    latest = json.dumps(served.model.requests[-1])
+    assert [latest.count(f"message {number}") for number in range(1, 6)] == [1] * 5
+    assert ours.parts == await served.parts_of(ours.end["session"])
 
 
 async def test_a_prompt_that_is_sent_twice_is_one_prompt(served: Served) -> None:

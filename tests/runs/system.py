@@ -99,8 +99,12 @@ class System:
 
     def wake(self, raw: dict[str, Any], host: HostTexts = NOTHING_READ, *, outcome_retention_sec: int = 0) -> Wake:
         """A wake with this context, and with what Paperclip's host has read for it."""
-        sealer = Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
-        return build_wake(raw, sealer, host, outcome_retention_sec=outcome_retention_sec)
+        return build_wake(raw, self.sealer, host, outcome_retention_sec=outcome_retention_sec)
+
+    @property
+    def sealer(self) -> Sealer:
+        """Seals for the workers of this system."""
+        return Sealer(load_or_create(self.settings.sealing_key_file)[0].public)
 
     async def outcome(self, raw: dict[str, Any], host: HostTexts = NOTHING_READ) -> Outcome:
         """Start and wait."""

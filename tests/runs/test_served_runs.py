@@ -16,12 +16,13 @@ import pytest
 from temporalio.client import Client
 
 from agent_runs.client.outcome import cancel, outcome_at_close
+from agent_runs.client.tell import tell
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.job.resting_pods import TRIES
 from agent_runs.kube.objects import Job
 from agent_runs.kube.ownership import RESTS_SINCE
 from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER
-from tests.pod.driving import bash
+from tests.pod.driving import bash, script
 from tests.pod.paperclip import serving
 from tests.runs.claiming import next_run_in_its_own_pod, one_claim_wins
 from tests.runs.real_opencode import later, opencode_agent, playing, real_system
@@ -196,6 +197,33 @@ async def test_a_cancel_ends_the_turn_its_tool_and_the_pod(system: System, openc
     assert [event["part"]["state"]["status"] for event in await system.events(raw) if event["type"] == "tool_use"]
     assert (await system.jobs(raw), await system.pods(raw)) == ([], [])
     assert processes(b"sleep\x00600", variable=raw["runId"].encode()) == []
+
+
+@pytest.mark.parametrize("claimed", [False, True], ids=["own pod", "claimed pod"])
+async def test_a_message_reaches_the_agent_and_is_in_the_transcript_alone(
+    system: System, opencode: int, claimed: bool
+) -> None:
+    steps = {**bash("sleep 5")}, {"text": "Done."}
+    if claimed:
+        first, outcome, _ = await rested(system, opencode=opencode)
+        raw = later(first, outcome, *steps)
+    else:
+        raw = await served(system, *steps, opencode=opencode)
+    ticket = await system.start(raw)
+    handle = ticket.handle(system.temporal)
+    await system.until_tools_began(raw)
+    key = system.wake(raw).start.key
+    text = f"It is a stork. {script({'text': 'I have read of the heron.'})}"
+    answer = await tell(handle, key, system.sealer, text, "ada")
+    outcome = await outcome_at_close(handle)
+    assert answer.attempt == 1
+    assert (outcome.failure, str(outcome.summary).endswith("I have read of the heron.")) == (None, True)
+    assert_verified(outcome)
+    (line,) = [event["message"] for event in await system.events(raw) if event["type"] == "user_message"]
+    assert (line["by"], line["text"]) == ("ada", text)
+    assert "ada sent the agent a message in attempt 1" in outcome.result_json["notes"]
+    history = b"".join([event.SerializeToString() for event in (await handle.fetch_history()).events])
+    assert (b"heron" in history, b"stork" in history) == (True, False)  # the answer is, and the message is not
 
 
 @pytest.mark.parametrize("claimed", [False, True], ids=["own pod", "claimed pod"])

@@ -29,6 +29,7 @@ from agent_runs.contracts.messages import (
     StopAgent,
     StreamEnd,
     StreamLogs,
+    TellAgent,
 )
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
 from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
@@ -121,6 +122,7 @@ DEFAULTS: Final[dict[str, tuple[Any, Answer]]] = {
     "await_schedule": (AwaitSchedule, answer_with(FakeActivities.pod)),
     "stream_logs": (StreamLogs, answer_with(FakeActivities.ended)),
     "rotate_token": (RotateToken, answer_with(lambda _: True)),
+    "tell_agent": (TellAgent, answer_with(lambda _: None)),
     "stop_agent": (StopAgent, answer_with(lambda _: True)),
     "parse_transcript": (ParseTranscript, answer_with(lambda _: GOOD)),
     "finish": (Finish, answer_with(lambda _: Finished(deleted=True))),

@@ -18,6 +18,7 @@ from activities.prepare_run import PrepareRunActivity
 from activities.rotate_token import RotateTokenActivity
 from activities.stop_agent import StopAgentActivity
 from activities.stream_logs import StreamLogsActivity
+from activities.tell_agent import TellAgentActivity
 from agent_runs.contracts import activities
 from agent_runs.service.activity_context import WITHOUT_HEARTBEATS
 
@@ -34,6 +35,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
         ParseTranscriptActivity.parse_transcript,
         PrepareRunActivity.prepare_run,
         RotateTokenActivity.rotate_token,
+        TellAgentActivity.tell_agent,
         StopAgentActivity.stop_agent,
         StreamLogsActivity.stream_logs,
     )

@@ -16,14 +16,14 @@ MAX_REQUEST = 16 * 1024 * 1024
 
 
 def main(command: str, folder: str, *words: str) -> None:
-    """Send a command to the sidecar and print its answer. Claim and rotate have their request on standard input.
+    """Send a command to the sidecar and print its answer. Claim, rotate and tell have their request on standard input.
 
     Raises:
         OSError, ValueError: the sidecar ended meanwhile, or the input is no request.
         SystemExit: with `NOT_REACHED`: it does not run.
     """
     os.chdir(folder)
-    if command in ("claim", "rotate"):
+    if command in ("claim", "rotate", "tell"):
         _send_request(command)
     else:
         _send(command, *words)

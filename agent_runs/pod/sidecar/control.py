@@ -1,5 +1,5 @@
-"""The sidecar's end of its commands (`commands`): repeat frames, acknowledge that all of them are stored, and claim a
-server that rests, or change the tokens of its run.
+"""The sidecar's end of its commands (`commands`): repeat frames, acknowledge that all of them are stored, claim a
+server that rests, change the tokens of its run, and tell an agent something.
 
 They come through a socket in a folder that only the sidecar's container mounts, so the agent cannot reach it.
 """
@@ -20,7 +20,7 @@ MAX_COMMAND = 100
 READ_SECONDS = 5.0
 _REPLAY = re.compile(rb"replay ([0-9]{1,18}) ([0-9]{1,18})\n")
 _ACKNOWLEDGE = b"acknowledge\n"
-_REQUEST = re.compile(rb"(claim|rotate) ([0-9]{1,18}\.request)\n")
+_REQUEST = re.compile(rb"(claim|rotate|tell) ([0-9]{1,18}\.request)\n")
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
@@ -29,7 +29,7 @@ class Control:
 
     Args:
         repeat: returns frames again.
-        answer: does what a request says, which is `claim` or `rotate`, and returns the answer to it.
+        answer: does what a request says, which is `claim`, `rotate` or `tell`, and returns the answer to it.
     """
 
     def __init__(self, folder: str, repeat: Callable[[int, int], Iterator[bytes]], answer: Answer) -> None:

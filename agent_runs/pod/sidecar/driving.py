@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent_runs.pod.sidecar import shared
-from agent_runs.pod.sidecar.drivers import Driver
+from agent_runs.pod.sidecar.drivers import Driver, inbox
 from agent_runs.pod.sidecar.drivers.acp import AcpAgent
 from agent_runs.pod.sidecar.drivers.folder import (
     ABORTED_CODE,
@@ -87,6 +87,7 @@ class Driving:
         self._end: dict[str, Any] = {}
         self._aborted = False
         self._claim: dict[str, Any] = {}  # the answer to the last one
+        self._messages: list[str] = []  # ids of the messages of this turn
         self._read_to: dict[Any, Any] = {}  # by the session, the `seq` of the newest event that a turn has read
         self.rests_until: float | None = None
         self._idle_word = b""
@@ -103,7 +104,7 @@ class Driving:
             self.events.close()
             shutil.rmtree(self._folder, ignore_errors=True)
         self._turns += 1
-        self._processes, self._end, self.rests_until = 0, {}, None
+        self._processes, self._end, self.rests_until, self._messages = 0, {}, None, []
         os.mkdir(self._folder, 0o700)
         shared.write(self._folder, PROMPT, known.pop("text") if "text" in known else _text_in(known.pop("prompt")))
         read_to = self._read_to.get(known.get("session"), -1)
@@ -176,6 +177,27 @@ class Driving:
             self._rest()
         else:
             self._order(f"end {ABORTED_CODE if self._aborted else code}")
+
+    def tell(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Give the agent a message in its turn. The same request later returns what has come of it, once that is known.
+
+        Args:
+            message: `id`, `by`, `text`.
+        """
+        known = message["id"] in self._messages
+        if known and (answer := inbox.answer_to(self._folder, self._messages.index(message["id"]) + 1)):
+            return {"accepted": answer["delivered"], "delivered": answer["delivered"], "reason": answer["reason"]}
+        if not self._process or self._aborted:
+            return {"accepted": False, "reason": "its turn had ended"}
+        if not known and len(self._messages) == inbox.MAX_MESSAGES:
+            return {
+                "accepted": False,
+                "reason": f"it has {inbox.MAX_MESSAGES} messages in this turn, the most",
+            }
+        if not known:
+            inbox.put(self._folder, len(self._messages) + 1, message)
+            self._messages.append(message["id"])
+        return {"accepted": True}
 
     def abort(self) -> None:
         """End the turn; the driver tells the server, and writes what came of it."""

@@ -5,12 +5,13 @@
     python3 -I -S sidecar.pyz acknowledge CONTROL                           reports that all frames are stored
     python3 -I -S sidecar.pyz claim CONTROL                                 gives a server that rests its next turn
     python3 -I -S sidecar.pyz rotate CONTROL                                changes the tokens of that turn
+    python3 -I -S sidecar.pyz tell CONTROL                                  gives an agent at work a message
 
 OUTPUT is the folder shared with the agent's container: the files `stdout` and `stderr`, the FIFO `agent`, and `ready`,
 which is there once the runner may start; it holds the address of the API proxy, or `none`. CONTROL is the sidecar's own
 folder; TOKENS is that of the Secret with the token. With the variable PAPERCLIP_UPSTREAM_URL it is the agent's API
 proxy. With TURN, a JSON file, it also drives OpenCode's server (`driving`), and forwards what that writes of it instead
-of the agent's standard output. Claim and rotate read JSON from standard input, its length in a first line.
+of the agent's standard output. Claim, rotate and tell read JSON from standard input, its length in a first line.
 
 It ends last. When the runner has ended, in whatever way, it forwards the rest, writes the last frame, and waits until
 the pod is deleted (SIGTERM), all is acknowledged, or MAX_UNREAD seconds are over: until then its files can be read.
@@ -39,6 +40,7 @@ from agent_runs.pod.sidecar.upstream import UPSTREAM, Upstream
 from agent_runs.pod.sidecar.watching import Watch
 
 READY, NO_ADDRESS = "ready", "none"
+NOT_DRIVEN = "the command line of OpenCode takes no message while it works"
 LOOPBACK = "127.0.0.1"
 BACKLOG = 48
 SETTLE_SECONDS, MAX_SETTLE_SECONDS = 0.1, 2.0
@@ -137,6 +139,8 @@ class Sidecar:
         return max(until - time.monotonic(), 0.0) if until is not None else 0.0
 
     def _answer(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+        if kind == "tell":
+            return self._driving.tell(request) if self._driving else {"accepted": False, "reason": NOT_DRIVEN}
         if self._driving and kind != "rotate" and (earlier := self._driving.repeated(request)):
             return earlier
         if self._driving is None or self._stop_requested or self._runner.has_ended():

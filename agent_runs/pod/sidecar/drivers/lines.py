@@ -13,6 +13,9 @@ LEFT_OUT = object()
 """The data of an event that is too large."""
 LEFT_OUT_TYPE = "event_left_out"
 AGENT_VERSION = "agent_version"
+USER_MESSAGE = "user_message"
+MAX_MESSAGE_TEXT = 32 * 1024
+"""Characters."""
 MAX_VERSION = 40
 MAX_TOOLS = 1024
 """Tool calls that are known to run at the same time."""
@@ -30,6 +33,11 @@ class Line(NamedTuple):
 def unknown_session(reason: str = "") -> dict[str, Any]:
     """Return OpenCode's error for a session that is to be resumed and is not there."""
     return {"name": "NotFoundError", "data": {"message": "Session not found" + (f": {reason}" if reason else "")}}
+
+
+def user_message(message: str, by: str, words: str) -> Line:
+    """Return the line of a message that has reached the agent."""
+    return Line(USER_MESSAGE, {"message": {"id": message, "by": by, "text": words[:MAX_MESSAGE_TEXT]}})
 
 
 def encoded(line: Line, timestamp: int, session: str) -> bytes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections.abc import Set as AbstractSet
 
-from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT_TYPE, Line, encoded
+from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT_TYPE, USER_MESSAGE, Line, encoded
 
 _HEAD = 600
 _TYPE = re.compile(rb'\{"type":"([a-z_]{1,40})","timestamp":(\d{1,16})')
@@ -16,7 +17,7 @@ _PIECE = 1024 * 1024
 
 
 class Record:
-    """The lines that are written.
+    """The lines that are written. `delivered` has the ids of people's messages in them.
 
     A driver that takes the place of a killed one makes the same lines again, in order: those that are written already
     are left out.
@@ -28,7 +29,8 @@ class Record:
     def __init__(self, path: str, session: str, live: AbstractSet[str]) -> None:
         """Raises OSError if it cannot be read and written."""
         self.session = session
-        self._live = live
+        self._live = live | {USER_MESSAGE}
+        self.delivered: set[str] = set()
         self._repeated = 0  # lines of an earlier driver that this one has still to make
         self._last = 0
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -42,6 +44,8 @@ class Record:
         """
         if self._repeated and line.type not in self._live:
             self._repeated -= 1
+            return
+        if line.type == USER_MESSAGE and line.content["message"]["id"] in self.delivered:
             return
         self._last = max(int(time.time() * 1000), self._last)
         data = encoded(line, self._last, self.session)
@@ -74,5 +78,7 @@ class Record:
         if found is None:
             return ""
         kind, self._last = found[1].decode(), max(int(found[2]), self._last)
+        if kind == USER_MESSAGE:
+            self.delivered.add(str(json.loads(line)["message"]["id"]))
         self.note(kind, line)
         return kind

@@ -19,7 +19,17 @@ from agent_runs.pod.sidecar.drivers.acp.turn import State, Turn
 from agent_runs.pod.sidecar.drivers.acp.usage import Used, cost_of, of_file, of_result
 from agent_runs.pod.sidecar.drivers.folder import EVENTS, STATE, End, aborted, drive_to_end, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.lines import AGENT_VERSION, MAX_VERSION, Line, dictionary, text, unknown_session
+from agent_runs.pod.sidecar.drivers.inbox import Inbox
+from agent_runs.pod.sidecar.drivers.inbox import Message as Sent
+from agent_runs.pod.sidecar.drivers.lines import (
+    AGENT_VERSION,
+    MAX_VERSION,
+    Line,
+    dictionary,
+    text,
+    unknown_session,
+    user_message,
+)
 from agent_runs.pod.sidecar.drivers.record import Record
 from agent_runs.pod.sidecar.drivers.versions import VERSION_UNSUPPORTED, refusal
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
@@ -46,6 +56,8 @@ NUMBERS: Final = {
     for number, name in enumerate(("initialize", "authenticate", "session", "mode", "model", "title", PROMPT), 1)
 }
 """Of the requests, so that a later driver knows their answers."""
+STEERING: Final = 1000
+"""The request with which the first message of people is delivered has the next number."""
 UNKNOWN_METHOD: Final = {"code": -32601, "message": "Method not found"}
 NOT_UNDERSTOOD: Final = frozenset({-32700, -32600, -32601, -32602})
 """Codes of an agent that does not accept what the protocol has."""
@@ -111,6 +123,8 @@ class _Drive:
         self._cost: float | None = None
         self._cost_before = 0.0
         self._answered = self._read_answered()
+        self._inbox = Inbox(folder)
+        self._is_steered = False
         self._late = 0
 
     # from the beginning to the end
@@ -156,6 +170,7 @@ class _Drive:
         if (version := answered.get("protocolVersion", VERSION)) != VERSION:
             raise NotProtocol(f"it speaks protocol version {text(str(version), 20)}, and the driver {VERSION} only")
         capabilities = dictionary(answered.get("agentCapabilities"))
+        self._is_steered = dictionary(dictionary(answered.get("_meta")).get("steering")).get("supported") is True
         if profile.authenticate:
             self._request("authenticate", "authenticate", {"methodId": profile.authenticate})
         place = {"cwd": turn.directory, "mcpServers": turn.mcp_servers()}
@@ -300,6 +315,8 @@ class _Drive:
         taken = message(line)
         if taken.is_request:
             self._asked(taken)
+        elif taken.answers is not None and taken.answers > STEERING:
+            self._answers.setdefault(taken.answers, taken)
         elif self._mapping is None:
             self._take_before(taken)
         elif taken.answers == NUMBERS[PROMPT]:
@@ -377,10 +394,48 @@ class _Drive:
         except FileNotFoundError:
             return set()
 
+    # what people tell the agent
+
+    def _pass_on(self) -> None:
+        """Deliver the next message to an agent that takes one in its turn."""
+        message = self._inbox.next()
+        if message is None:
+            return
+        if not self._is_steered:
+            self._inbox.answer(f"{self._profile.title} takes no message while it works")
+            return
+        number = STEERING + message.number
+        name = str(number)
+        if name not in self._state.asked:
+            self._note(asked=(*self._state.asked, name))
+            self._agent.send(request(number, "_session/steering", self._steering(message.text)))
+            self._note(written=(*self._state.written, name))
+        elif answer := self._answers.get(number):
+            self._take_delivery(message, answer)
+        elif name not in self._state.written and not self._listen(PROOF_SECONDS):
+            self._inbox.answer("nobody knows whether it has reached the agent")
+
+    def _steering(self, words: str) -> dict[str, Any]:
+        """Source: codex-acp 2.6.0: without this behaviour it begins a turn of its own after the end of ours."""
+        behaviour = {"steering": {"idleBehavior": "promptRequired"}}
+        return {"sessionId": self._session, "prompt": [{"type": "text", "text": words}], "_meta": behaviour}
+
+    def _take_delivery(self, message: Sent, answer: Message) -> None:
+        outcome = text(dictionary(answer.content.get("result")).get("outcome"), MAX_SESSION)
+        if outcome == "injected":
+            self._record.write(user_message(message.id, message.by, message.text))
+            self._inbox.answer()
+        elif outcome == "promptRequired":
+            self._inbox.answer("its turn had ended")
+        else:
+            shown = Refusal.of(answer.content["error"]).shown if "error" in answer.content else outcome
+            self._inbox.answer(f"{self._profile.title} has refused it: {shown}")
+
     # the end
 
     def _follow(self) -> End:
         while self._result is None:
+            self._pass_on()
             self._listen()
             for line in self._growth.due(time.monotonic()):
                 self._record.write(line)

@@ -16,10 +16,12 @@ import secrets
 import string
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import STATE, End, aborted, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
+from agent_runs.pod.sidecar.drivers.inbox import Inbox
 from agent_runs.pod.sidecar.drivers.lines import (
     AGENT_VERSION,
     MAX_VERSION,
@@ -29,6 +31,7 @@ from agent_runs.pod.sidecar.drivers.lines import (
     prose,
     text,
     unknown_session,
+    user_message,
 )
 from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable, check_version
 from agent_runs.pod.sidecar.drivers.opencode_server.stream import SILENCE_SECONDS, Stream
@@ -51,6 +54,8 @@ GROWTH_SECONDS = 0.5
 UNFINISHED_SECONDS, UNANSWERED_SECONDS, UNTAKEN_SECONDS = 5.0, 10.0, 60.0
 """For which a session must be idle, and what is stored still, before that is the end: with an answer that is not
 complete, with none, and without even the prompt. A server on a busy machine takes its time between them."""
+UNHEARD_SECONDS = 1.0
+"""The same before the newest message of people is sent again."""
 ABORT_SECONDS = 10.0
 """For the end of an aborted turn and of its tools to be reported, which takes a busy machine some seconds."""
 LOST_SECONDS = 2.0
@@ -88,6 +93,8 @@ class ServedTurn(ABC):
         self._record: TurnRecord
         self._stream: Stream | None = None
         self._growth = Growth()
+        self._inbox = Inbox(folder)
+        self._sent_again = 0
         self._status: tuple[Any, ...] = ()
         self._idle_since: float | None = None
         self._heard_at = self._looked_at = time.monotonic()
@@ -113,6 +120,11 @@ class ServedTurn(ABC):
     @property
     @abstractmethod
     def _has_prompt(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def _taken(self) -> AbstractSet[str]:
+        """Identifiers of the messages of people that are in the session."""
 
     @property
     @abstractmethod
@@ -144,6 +156,10 @@ class ServedTurn(ABC):
 
     @abstractmethod
     def _has_model(self, provider: str, model: str) -> bool: ...
+
+    @abstractmethod
+    def _tell(self, message: str, words: str) -> tuple[int, Any]:
+        """Put a message of people into the session, which may be at work; `message` identifies it."""
 
     @abstractmethod
     def _stop(self) -> None:
@@ -245,6 +261,7 @@ class ServedTurn(ABC):
         self._worked_at = time.monotonic()
         end = None
         while end is None:
+            self._pass_on()
             self._listen()
             now = time.monotonic()
             for line in self._growth.due(now):
@@ -264,6 +281,40 @@ class ServedTurn(ABC):
     def _wait_seconds(self) -> float:
         """How long to wait for a live event."""
         return min(GROWTH_SECONDS, self._look_seconds())
+
+    def _pass_on(self) -> None:
+        """Give the server the next message of people; it is the same one however often it is sent.
+
+        Not before the prompt is in the session: the server may store them in another order than it gets them.
+        """
+        message = self._inbox.next() if self._has_prompt else None
+        if message is None:
+            return
+        known = self._state.messages
+        if len(known) < message.number:
+            newest = next((each for each in reversed(known) if each), self._state.message)
+            known = (*known, identifier("msg", int(time.time() * 1000), newest))
+            self._note(messages=known)
+        try:
+            status, _ = self._tell(known[-1], message.text)
+        except NoAnswer:
+            self._disconnect()
+            return
+        if status in (200, 204):
+            self._idle_since = None
+            self._record.write(user_message(message.id, message.by, message.text))
+            self._inbox.answer()
+        else:
+            self._note(messages=(*known[:-1], ""))
+            self._inbox.answer(f"OpenCode has refused it: status {status}")
+
+    def _tell_again(self) -> None:
+        """Send the newest message again: OpenCode 1 leaves one without an answer that comes as its turn ends."""
+        number = len(self._state.messages)
+        if number > self._sent_again and self._state.messages[-1]:
+            self._sent_again = number
+            with contextlib.suppress(NoAnswer):
+                self._tell(self._state.messages[-1], self._inbox.read(number).text)
 
     def _listen(self) -> None:
         """Take the live events that come, for a short time."""
@@ -357,6 +408,10 @@ class ServedTurn(ABC):
     def _end_of_idle(self, idle: float) -> End | None:
         """The end of a session that has been idle, and what it has stored still, for so many seconds."""
         answer = self._answer
+        if any(each and each not in self._taken for each in self._state.messages):
+            return self._lost("a message of people is not in the session") if idle > UNTAKEN_SECONDS else None
+        if answer is None and self._state.messages and idle > UNHEARD_SECONDS:
+            self._tell_again()
         if answer is not None and (answer.completed or answer.error is not None):
             return self._ended()
         if self._record.errors and answer is None and idle > RETRY_SECONDS:  # a message would have come by now

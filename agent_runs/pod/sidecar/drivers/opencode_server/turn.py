@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -86,6 +87,7 @@ class State(NamedTuple):
         sent: whether the prompt may have reached the server.
         start: the `seq` before the prompt's first event, once it is known.
         before: the session's newest message before the prompt.
+        messages: identifiers of what people have said since, in order; empty for what the server refused.
     """
 
     session: str = ""
@@ -95,6 +97,7 @@ class State(NamedTuple):
     sent: bool = False
     start: int | None = None
     before: str = ""
+    messages: Sequence[str] = ()
 
     @classmethod
     def read(cls, folder: str) -> State:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import End
@@ -66,6 +67,10 @@ class TurnOfJournal(ServedTurn):
         return self._journal.has_prompt
 
     @property
+    def _taken(self) -> AbstractSet[str]:
+        return self._journal.taken
+
+    @property
     def _answer(self) -> Answer | None:
         return self._journal.answer
 
@@ -107,12 +112,18 @@ class TurnOfJournal(ServedTurn):
                 self._server.skip(other)
 
     def _prompt(self, prompt: str) -> dict[str, Any]:
-        turn, state = self._turn, self._state
+        return self._message(self._state.message, self._state.part, prompt)
+
+    def _tell(self, message: str, words: str) -> tuple[int, Any]:
+        return self._post(self._message(message, message.replace("msg", "prt", 1), words))
+
+    def _message(self, message: str, part: str, words: str) -> dict[str, Any]:
+        turn = self._turn
         provider, _, model = turn.model.partition("/")
         content: dict[str, Any] = {
-            "messageID": state.message,
+            "messageID": message,
             "model": {"providerID": provider, "modelID": model},
-            "parts": [{"id": state.part, "type": "text", "text": prompt}],
+            "parts": [{"id": part, "type": "text", "text": words}],
         }
         if turn.variant:
             content["variant"] = turn.variant

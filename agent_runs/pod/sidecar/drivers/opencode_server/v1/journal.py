@@ -21,6 +21,8 @@ from agent_runs.pod.sidecar.drivers.lines import (
 )
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import Answer, begun
 
+MAX_TAKEN = 1024
+
 
 class Journal:
     """Takes the events of one session; those before the prompt make no lines.
@@ -28,6 +30,7 @@ class Journal:
     Attributes:
         start: the `seq` before the prompt's first event; None until that was there.
         seq: of the newest event.
+        taken: messages of people behind the prompt.
     """
 
     def __init__(self, session: str, prompt: str, start: int | None = None, read_to: int = -1) -> None:
@@ -35,6 +38,7 @@ class Journal:
         self.seq = read_to if start is None else start
         self.answer: Answer | None = None
         self.has_prompt = False
+        self.taken: set[str] = set()
         self._session = session
         self._prompt = prompt
         self._running: dict[str, None] = {}
@@ -56,6 +60,10 @@ class Journal:
             if self.start is None:
                 self.start = seq - 1
             self.has_prompt = True
+        elif self.has_prompt and info.get("role") == "user" and len(self.taken) < MAX_TAKEN:
+            name = text(info.get("id"), MAX_NAME)
+            self.answer = self.answer if name in self.taken else None  # it is updated later, too
+            self.taken.add(name)
         elif self.has_prompt and info.get("role") == "assistant":
             self.answer = Answer(
                 message=text(info.get("id"), MAX_NAME),

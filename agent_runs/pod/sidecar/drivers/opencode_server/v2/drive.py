@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import End
@@ -83,6 +84,10 @@ class TurnOfMessages(ServedTurn):
         return self._messages.has_prompt
 
     @property
+    def _taken(self) -> AbstractSet[str]:
+        return self._messages.taken
+
+    @property
     def _answer(self) -> Answer | None:
         return self._messages.answer
 
@@ -116,6 +121,9 @@ class TurnOfMessages(ServedTurn):
 
     def _prompt(self, prompt: str) -> dict[str, Any]:
         return {"id": self._state.message, "text": prompt, "delivery": "queue"}
+
+    def _tell(self, message: str, words: str) -> tuple[int, Any]:
+        return self._server.prompt(self._state.session, {"id": message, "text": words, "delivery": "steer"})
 
     def _post(self, prompt: dict[str, Any]) -> tuple[int, Any]:
         return self._server.prompt(self._state.session, prompt)

@@ -32,6 +32,7 @@ class Messages:
 
     Attributes:
         has_prompt: the turn's prompt is delivered.
+        taken: messages of people behind it that are, too.
         answer: the newest message of the model.
         outcome: `succeeded`, `failed` or `interrupted` if nothing follows the end of a turn; else empty.
         retry: why the newest request to the model is repeated.
@@ -41,6 +42,7 @@ class Messages:
 
     def __init__(self, session: str, prompt: str) -> None:
         self.has_prompt = False
+        self.taken: set[str] = set()
         self.answer: Answer | None = None
         self.outcome = ""
         self.retry: dict[str, Any] = {}
@@ -65,6 +67,9 @@ class Messages:
         if message.get("id") == self._prompt:
             self.has_prompt = True
             self.began = integer(dictionary(message.get("time")).get("created"))
+        elif kind == "user" and self.has_prompt and len(self.taken) < MAX_TOOLS:
+            self.taken.add(text(message.get("id"), MAX_NAME))
+            self.answer = None
         elif kind == "assistant":
             yield from self._assistant(message)
         elif kind == "synthetic":

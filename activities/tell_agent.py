@@ -1,0 +1,59 @@
+"""Gives an agent that works a message of a person."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from temporalio import activity
+
+from agent_runs.contracts.errors import MessageNotDelivered, PodLost
+from agent_runs.contracts.identity import workflow_id
+from agent_runs.contracts.messages import TellAgent
+from agent_runs.contracts.start import Binding, SealedMessage
+from agent_runs.job import resting_pods
+from agent_runs.kube.client import Cluster
+from agent_runs.paperclip.sealing import Opener
+
+INTERVAL: Final = timedelta(milliseconds=300)
+"""Between two questions whether it has been delivered."""
+
+
+@dataclass(frozen=True)
+class TellAgentActivity:
+    """The message goes straight from its seal into the pod."""
+
+    cluster: Cluster
+    opener: Opener
+
+    @activity.defn
+    async def tell_agent(self, input: TellAgent) -> None:
+        """Returns once the agent has the message. May be repeated: the pod knows by its id whether it has it.
+
+        Raises:
+            MessageNotDelivered: the agent does not work any more, takes none, or nobody knows whether it has got it.
+            SealedFieldUnreadable: sealed for another use or with another key.
+            ClusterUnavailable: the API server refused or timed out; retried.
+        """
+        run = input.attempt.run
+        use = Binding(
+            purpose="message",
+            workflow_id=workflow_id(run.agent_id),
+            company_id=run.company_id,
+            run_id=run.run_id,
+            task=input.message_id,
+        )
+        opened = await asyncio.to_thread(self.opener.open, input.sealed, SealedMessage, use)
+        request = {"id": input.message_id, "by": input.by, "text": opened.text}
+        while True:
+            try:
+                answer = await resting_pods.ask(self.cluster, input.job, resting_pods.TELL_COMMAND, request)
+            except resting_pods.NotAsked:
+                raise MessageNotDelivered("its pod cannot be reached") from None
+            except PodLost:
+                raise MessageNotDelivered("its pod does not answer: nobody knows whether it has the message") from None
+            if not answer.accepted:
+                raise MessageNotDelivered(answer.reason)
+            if answer.delivered:
+                return
+            await asyncio.sleep(INTERVAL.total_seconds())

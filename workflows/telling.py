@@ -1,0 +1,54 @@
+"""What people tell an agent while it works."""
+
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from agent_runs.contracts import activities
+    from agent_runs.contracts.errors import MessageNotDelivered
+    from agent_runs.contracts.messages import TellAgent
+    from agent_runs.contracts.updates import Delivery, Tell
+    from workflows.activity_calls import HEARTBEAT, RETRIES, STOPS_FIRST, failure_of_activity
+    from workflows.run_state import RunState
+
+DELIVERY: Final = timedelta(minutes=5)
+"""Outlasts an API server or a node that is away for as long as the claim of a pod does."""
+MAX_MESSAGES: Final = 100
+"""Of one run: each is in its history."""
+
+
+async def tell(run: RunState, message: Tell) -> Delivery:
+    """Delivers a message as soon as the agent works.
+
+    Raises:
+        MessageNotDelivered: it does not work any more, or takes none.
+    """
+    await workflow.wait_condition(lambda: run.is_at_work or run.has_ended)
+    attempt = run.current
+    if attempt is None or attempt.job is None or run.has_ended:
+        raise MessageNotDelivered("the run has ended")
+    try:
+        await workflow.execute_activity(
+            activities.tell_agent,
+            TellAgent(
+                attempt=attempt.key,
+                job=attempt.job,
+                message_id=message.message_id,
+                by=message.by,
+                sealed=message.sealed,
+            ),
+            summary=f"tell the agent {message.message_id}",
+            start_to_close_timeout=DELIVERY,
+            schedule_to_close_timeout=DELIVERY,
+            heartbeat_timeout=HEARTBEAT,
+            retry_policy=RETRIES,
+            cancellation_type=STOPS_FIRST,
+        )
+    except ActivityError as error:
+        failure = failure_of_activity(run, error)
+        raise MessageNotDelivered(failure.message.removeprefix(f"{MessageNotDelivered.code}: ")) from None
+    run.note(f"{message.by} sent the agent a message in attempt {attempt.key.attempt}")
+    return Delivery(run_id=run.start.run_id, attempt=attempt.key.attempt, at=workflow.now())
