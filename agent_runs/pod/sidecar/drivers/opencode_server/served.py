@@ -292,7 +292,7 @@ class ServedTurn(ABC):
             return
         known = self._state.messages
         if len(known) < message.number:
-            newest = next((each for each in reversed(known) if each), self._state.message)
+            newest = self._newest_message or self._state.message
             known = (*known, identifier("msg", int(time.time() * 1000), newest))
             self._note(messages=known)
         try:
@@ -308,10 +308,15 @@ class ServedTurn(ABC):
             self._note(messages=(*known[:-1], ""))
             self._inbox.answer(f"OpenCode has refused it: status {status}")
 
+    @property
+    def _newest_message(self) -> str:
+        """The identifier of the newest message of people; empty if there is none."""
+        return next((each for each in reversed(self._state.messages) if each), "")
+
     def _tell_again(self) -> None:
         """Send the newest message again: OpenCode 1 leaves one without an answer that comes as its turn ends."""
         number = len(self._state.messages)
-        if number > self._sent_again and self._state.messages[-1]:
+        if number > self._sent_again and self._state.messages[-1] and not self._waiter.stop_requested:
             self._sent_again = number
             with contextlib.suppress(NoAnswer):
                 self._tell(self._state.messages[-1], self._inbox.read(number).text)
@@ -400,7 +405,10 @@ class ServedTurn(ABC):
         if status.get("type") == "idle":
             if self._idle_since is None:
                 self._idle_since = now
-            return self._end_of_idle(now - max(self._idle_since, self._taken_at))
+            idle = now - max(self._idle_since, self._taken_at)
+            if any(each and each not in self._taken for each in self._state.messages):
+                return self._lost("a message of people is not in the session") if idle > UNTAKEN_SECONDS else None
+            return self._end_of_idle(idle)
         self._idle_since = None
         self._take_status(status)
         return None
@@ -408,10 +416,10 @@ class ServedTurn(ABC):
     def _end_of_idle(self, idle: float) -> End | None:
         """The end of a session that has been idle, and what it has stored still, for so many seconds."""
         answer = self._answer
-        if any(each and each not in self._taken for each in self._state.messages):
-            return self._lost("a message of people is not in the session") if idle > UNTAKEN_SECONDS else None
-        if answer is None and self._state.messages and idle > UNHEARD_SECONDS:
-            self._tell_again()
+        if answer is not None and answer.message < self._newest_message:
+            answer = None
+            if idle > UNHEARD_SECONDS:
+                self._tell_again()
         if answer is not None and (answer.completed or answer.error is not None):
             return self._ended()
         if self._record.errors and answer is None and idle > RETRY_SECONDS:  # a message would have come by now

@@ -61,9 +61,7 @@ class Journal:
                 self.start = seq - 1
             self.has_prompt = True
         elif self.has_prompt and info.get("role") == "user" and len(self.taken) < MAX_TAKEN:
-            name = text(info.get("id"), MAX_NAME)
-            self.answer = self.answer if name in self.taken else None  # it is updated later, too
-            self.taken.add(name)
+            self.taken.add(text(info.get("id"), MAX_NAME))
         elif self.has_prompt and info.get("role") == "assistant":
             self.answer = Answer(
                 message=text(info.get("id"), MAX_NAME),

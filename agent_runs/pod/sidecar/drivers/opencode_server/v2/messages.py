@@ -69,7 +69,6 @@ class Messages:
             self.began = integer(dictionary(message.get("time")).get("created"))
         elif kind == "user" and self.has_prompt and len(self.taken) < MAX_TOOLS:
             self.taken.add(text(message.get("id"), MAX_NAME))
-            self.answer = None
         elif kind == "assistant":
             yield from self._assistant(message)
         elif kind == "synthetic":
