@@ -49,7 +49,8 @@ class TellAgentActivity:
             try:
                 answer = await resting_pods.ask(self.cluster, input.job, resting_pods.TELL_COMMAND, request)
             except resting_pods.NotAsked:
-                raise MessageNotDelivered("its pod cannot be reached") from None
+                before = ": an earlier worker may have reached it" if activity.info().attempt > 1 else ""
+                raise MessageNotDelivered(f"its pod cannot be reached{before}") from None
             except PodLost:
                 raise MessageNotDelivered("its pod does not answer: nobody knows whether it has the message") from None
             if not answer.accepted:

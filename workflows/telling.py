@@ -11,7 +11,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import MessageNotDelivered
     from agent_runs.contracts.messages import TellAgent
     from agent_runs.contracts.updates import Delivery, Tell
-    from workflows.activity_calls import HEARTBEAT, RETRIES, STOPS_FIRST, failure_of_activity
+    from workflows.activity_calls import HANDOVER_HEARTBEAT, RETRIES, STOPS_FIRST, failure_of_activity
     from workflows.run_state import RunState
 
 DELIVERY: Final = timedelta(minutes=5)
@@ -43,7 +43,7 @@ async def tell(run: RunState, message: Tell) -> Delivery:
             summary=f"tell the agent {message.message_id}",
             start_to_close_timeout=DELIVERY,
             schedule_to_close_timeout=DELIVERY,
-            heartbeat_timeout=HEARTBEAT,
+            heartbeat_timeout=HANDOVER_HEARTBEAT,
             retry_policy=RETRIES,
             cancellation_type=STOPS_FIRST,
         )

@@ -25,7 +25,7 @@ from agent_runs.pod.sidecar.tokens import KEY_PLACEHOLDER
 from tests.pod.driving import bash, script
 from tests.pod.paperclip import serving
 from tests.runs.claiming import next_run_in_its_own_pod, one_claim_wins
-from tests.runs.real_opencode import later, opencode_agent, playing, real_system
+from tests.runs.real_opencode import later, open_real_system, opencode_agent, playing, real_system
 from tests.runs.system import System
 from tests.runs.test_api_proxy import ASK, PYTHON, until_token_rotated
 from tests.support.ends import assert_verified, assert_whole
@@ -224,6 +224,29 @@ async def test_a_message_reaches_the_agent_and_is_in_the_transcript_alone(
     assert "ada sent the agent a message in attempt 1" in outcome.result_json["notes"]
     history = b"".join([event.SerializeToString() for event in (await handle.fetch_history()).events])
     assert (b"heron" in history, b"stork" in history) == (True, False)  # the answer is, and the message is not
+
+
+async def test_a_message_is_delivered_once_although_its_worker_is_killed(temporal: Client, tmp_path: Path) -> None:
+    async with open_real_system(temporal, tmp_path) as system:
+        may_end = tmp_path / "may-end"
+        raw = await served(system, bash(f"until [ -e {may_end} ]; do sleep 0.2; done"), {"text": "Done."})
+        ticket = await system.start(raw)
+        handle = ticket.handle(system.temporal)
+        async with system.worker_process() as worker:
+            await system.until_tools_began(raw)
+            telling = asyncio.create_task(tell(handle, system.wake(raw).start.key, system.sealer, "a stork", "ada"))
+            async for event in handle.fetch_history_events(wait_new_event=True):
+                if event.activity_task_scheduled_event_attributes.activity_type.name == "tell_agent":
+                    break
+            worker.kill()
+        async with system.worker():
+            await telling
+            may_end.touch()
+            outcome = await outcome_at_close(handle)
+        events = await system.events(raw)
+    assert outcome.failure is None
+    assert_verified(outcome)
+    assert [event["message"]["text"] for event in events if event["type"] == "user_message"] == ["a stork"]
 
 
 @pytest.mark.parametrize("claimed", [False, True], ids=["own pod", "claimed pod"])
