@@ -284,8 +284,8 @@ class AgentVersionUnsupported(RunError):
 
     code = "agent_version_unsupported"
     next_step = (
-        "Take an image whose program has a version that docs/compatibility.md names. Of OpenCode 2 only the server is"
-        " supported: remove `transport: run` and the options in extraArgs that only `opencode run` has."
+        "Take an image whose program has a version that docs/compatibility.md names; without `transport: run`, and"
+        " without the options in extraArgs that only `opencode run` has, version 2 is supported, too."
     )
     budget = "none"
 

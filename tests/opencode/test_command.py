@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agent_runs.agents.opencode import VERSIONS
 from agent_runs.agents.opencode.command import RESERVED_OPTIONS, command_line, run_title, served_turn
 from agent_runs.agents.opencode.config import (
     OVERRIDING_VARIABLES,
@@ -200,6 +201,7 @@ def test_a_server_gets_what_the_command_line_would_say() -> None:
         "agent": "plan",
         "session": "ses_1",
         "start_timeout": 240.0,
+        "versions": VERSIONS,
     }
     assert turn(extraArgs=["--agent=plan"]) == {**known, "variant": None}
 
