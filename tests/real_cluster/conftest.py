@@ -29,7 +29,7 @@ async def sidecar_image(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
 
 
 @pytest.fixture(scope="session", autouse=True)
-async def version() -> None:
+async def noted_version() -> None:
     """Noted, for the page of what is compatible."""
     if FILE in os.environ and "KUBECONFIG" in os.environ:
         async with await Cluster.connect(os.environ["KUBECONFIG"], environ={}) as cluster:
