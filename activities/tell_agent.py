@@ -8,7 +8,6 @@ from typing import Final
 from temporalio import activity
 
 from agent_runs.contracts.errors import MessageNotDelivered, PodLost
-from agent_runs.contracts.identity import workflow_id
 from agent_runs.contracts.messages import TellAgent
 from agent_runs.contracts.start import Binding, SealedMessage
 from agent_runs.job import resting_pods
@@ -31,18 +30,11 @@ class TellAgentActivity:
         """Returns once the agent has the message. May be repeated: the pod knows by its id whether it has it.
 
         Raises:
-            MessageNotDelivered: the agent does not work any more, takes none, or nobody knows whether it has got it.
+            MessageNotDelivered: the agent has ended or takes no messages, or its pod cannot be asked.
             SealedFieldUnreadable: sealed for another use or with another key.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
-        run = input.attempt.run
-        use = Binding(
-            purpose="message",
-            workflow_id=workflow_id(run.agent_id),
-            company_id=run.company_id,
-            run_id=run.run_id,
-            task=input.message_id,
-        )
+        use = Binding.of_message(input.attempt.run, input.message_id)
         opened = await asyncio.to_thread(self.opener.open, input.sealed, SealedMessage, use)
         request = {"id": input.message_id, "by": input.by, "text": opened.text}
         while True:

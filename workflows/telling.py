@@ -1,4 +1,4 @@
-"""What people tell an agent while it works."""
+"""Delivers a user message to an agent that works."""
 
 from datetime import timedelta
 from typing import Final
@@ -48,7 +48,6 @@ async def tell(run: RunState, message: Tell) -> Delivery:
             cancellation_type=STOPS_FIRST,
         )
     except ActivityError as error:
-        failure = failure_of_activity(run, error)
-        raise MessageNotDelivered(failure.message.removeprefix(f"{MessageNotDelivered.code}: ")) from None
+        raise MessageNotDelivered(failure_of_activity(run, error).message) from None
     run.note(f"{message.by} sent the agent a message in attempt {attempt.key.attempt}")
     return Delivery(run_id=run.start.run_id, attempt=attempt.key.attempt, at=workflow.now())

@@ -6,14 +6,16 @@ Paperclip's process can render or read. Each sealed plaintext begins with a `Bin
 elsewhere is refused when it is opened.
 """
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import ConfigDict, Field
 
 from agent_runs.contracts.base import PaperclipContract
-from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.identity import RunKey, workflow_id
 from agent_runs.contracts.request import Identifier, OptionalText, SealedText, Seconds, ShortTexts, WakePrompt
 
+MESSAGE_LIMIT: Final = 16 * 1024
+"""Characters of a message for an agent that works."""
 Purpose = Literal["run", "join", "check", "message"]
 
 
@@ -33,6 +35,17 @@ class Binding(PaperclipContract):
     company_id: str
     run_id: str
     task: str | None = None
+
+    @classmethod
+    def of_message(cls, run: RunKey, message_id: str) -> Self:
+        """For a message to the agent of this run."""
+        return cls(
+            purpose="message",
+            workflow_id=workflow_id(run.agent_id),
+            company_id=run.company_id,
+            run_id=run.run_id,
+            task=message_id,
+        )
 
 
 class ToolServer(PaperclipContract):
@@ -94,7 +107,7 @@ class SealedMessage(PaperclipContract):
     """The plaintext of a message for an agent that works."""
 
     binding: Binding
-    text: str = Field(repr=False)
+    text: str = Field(max_length=MESSAGE_LIMIT, repr=False)
 
 
 class SealedCheck(PaperclipContract):

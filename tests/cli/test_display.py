@@ -15,6 +15,7 @@ from agent_runs.client.timeline import PhaseChange, Step
 from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.outcome import AttemptReport, Outcome, Stop, Usage
 from agent_runs.contracts.start import Finding
+from agent_runs.contracts.updates import Delivery
 from agent_runs.transcript.store import Line
 from tests.web.parts import run_info
 
@@ -46,6 +47,7 @@ def show_all(display: Display) -> None:
     display.steps([Step(BAD, NOON)])
     display.obstacles([Obstacle("step_waits", BAD, BAD, NOON)])
     display.outcome(BAD, OUTCOME, StoredLines({1: 1}, [Line(1, "stderr", BAD.encode(), at=NOON)]))
+    display.delivered(Delivery(run_id=BAD, attempt=1, at=NOON))
     display.cancelled(BAD, Cancelled(outcome="ended before", stop=Stop(), session_id=BAD, failure_code=BAD))
     display.values({BAD: BAD})
     display.findings([Finding(code=BAD, level="error", message=BAD, hint=BAD)])

@@ -1,4 +1,4 @@
-"""Records the captures of OpenCode 2 anew: `python -m tests.opencode.capture [CASE…]`.
+"""Records the captures of OpenCode 2: `python -m tests.opencode.capture [CASE…]`.
 
 Needed once its newest version changes. A capture is a turn of the real server with the scripted model: what the model
 sent, the session's messages behind the prompt as the server gives them afterwards, and the lines that the driver wrote.

@@ -1,4 +1,4 @@
-"""What holds of a turn whatever is cut, killed or sent twice, with the server of each OpenCode."""
+"""A turn survives cuts, kills and repeated requests, with the server of either OpenCode."""
 
 import asyncio
 import json

@@ -4,9 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from agent_runs.pod.sidecar.main import NOT_DRIVEN
 from dev_stack.plan import ROOT
+from tests.pod.harness import Sidecar
 
 SIDECAR = """
 import os, select, signal, sys
@@ -46,3 +49,16 @@ def test_a_claim_is_answered_while_the_turn_goes_on_that_it_has_begun(tmp_path: 
         finally:
             os.killpg(sidecar.pid, signal.SIGKILL)
     assert done.stdout == b'{"accepted": true, "to": "run/1"}\n'
+
+
+def test_the_command_line_of_opencode_takes_no_message(tmp_path: Path) -> None:
+    sidecar = Sidecar(tmp_path)
+    with sidecar.start() as process:
+        try:
+            while not (sidecar.out / "ready").exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            answer = sidecar.ask("tell", {"id": "m1", "by": "ada", "text": "hello"})
+        finally:
+            process.kill()
+    assert answer == {"accepted": False, "reason": NOT_DRIVEN}

@@ -7,10 +7,10 @@ import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
 
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
-from agent_runs.client.tell import MAX_TEXT, tell
+from agent_runs.client.tell import tell
 from agent_runs.contracts import updates
 from agent_runs.contracts.errors import InvalidRequest, MessageNotDelivered
-from agent_runs.contracts.start import Binding, SealedMessage
+from agent_runs.contracts.start import MESSAGE_LIMIT, Binding, SealedMessage
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, fail_with
@@ -38,13 +38,7 @@ async def test_an_agent_gets_a_message_while_it_works_and_the_history_does_not_h
     assert (answer.run_id, answer.attempt) == (request_of_a_run.run_id, 1)
     (input,) = messages_in(steps)
     assert (input.by, input.attempt.attempt) == ("ada", 1)
-    binding = Binding(
-        purpose="message",
-        workflow_id=f"agent-run:{request_of_a_run.agent.id}",
-        company_id=request_of_a_run.agent.company_id,
-        run_id=request_of_a_run.run_id,
-        task=input.message_id,
-    )
+    binding = Binding.of_message(request_of_a_run.key, input.message_id)
     assert Opener([KEY]).open(input.sealed, SealedMessage, binding).text == "the branch is heron"
     assert "ada sent the agent a message in attempt 1" in outcome.warnings
     history = b"".join([event.SerializeToString() for event in (await handle.fetch_history()).events])
@@ -66,7 +60,9 @@ async def test_a_message_waits_for_the_agent_to_work_and_is_delivered_once(
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(request_of_a_run)
         asked = [asyncio.create_task(handle.execute_update(updates.TELL, message, **once)) for _ in range(3)]
-        await asyncio.sleep(0.2)
+        async for event in handle.fetch_history_events(wait_new_event=True):
+            if event.HasField("workflow_execution_update_accepted_event_attributes"):
+                break
         assert messages_in(steps) == []
         scheduled.set()
         answers = await asyncio.gather(*asked)
@@ -86,7 +82,7 @@ async def test_a_message_that_does_not_reach_the_agent_says_why_and_changes_noth
         await reached(agent.started)
         with pytest.raises(MessageNotDelivered) as refused:
             await tell(handle, request_of_a_run.key, SEALER, "hello", "ada")
-        for text in ("", " \n", "x" * (MAX_TEXT + 1)):
+        for text in ("", " \n", "x" * (MESSAGE_LIMIT + 1)):
             with pytest.raises(InvalidRequest):
                 await tell(handle, request_of_a_run.key, SEALER, text, "ada")
         other = request_of_a_run.key.model_copy(update={"run_id": "another"})

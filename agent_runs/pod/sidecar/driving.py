@@ -189,11 +189,6 @@ class Driving:
             return {"accepted": answer["delivered"], "delivered": answer["delivered"], "reason": answer["reason"]}
         if not self._process or self._aborted:
             return {"accepted": False, "reason": "its turn had ended"}
-        if not known and len(self._messages) == inbox.MAX_MESSAGES:
-            return {
-                "accepted": False,
-                "reason": f"it has {inbox.MAX_MESSAGES} messages in this turn, the most",
-            }
         if not known:
             inbox.put(self._folder, len(self._messages) + 1, message)
             self._messages.append(message["id"])

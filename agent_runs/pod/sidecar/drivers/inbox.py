@@ -1,4 +1,4 @@
-"""What people tell an agent while it works: a file in the driver's folder for each message, and one for its delivery.
+"""User messages for an agent that works: in the driver's folder, a file for each, and one for its delivery.
 
 The sidecar writes the first, the driver the second, so that both survive the end of a driver.
 """
@@ -9,9 +9,6 @@ import os
 from typing import Any, NamedTuple
 
 from agent_runs.pod.sidecar.drivers.folder import read_json, write_json
-
-MAX_MESSAGES = 100
-"""In one turn."""
 
 
 class Message(NamedTuple):

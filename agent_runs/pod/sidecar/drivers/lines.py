@@ -14,8 +14,6 @@ LEFT_OUT = object()
 LEFT_OUT_TYPE = "event_left_out"
 AGENT_VERSION = "agent_version"
 USER_MESSAGE = "user_message"
-MAX_MESSAGE_TEXT = 32 * 1024
-"""Characters."""
 MAX_VERSION = 40
 MAX_TOOLS = 1024
 """Tool calls that are known to run at the same time."""
@@ -37,7 +35,7 @@ def unknown_session(reason: str = "") -> dict[str, Any]:
 
 def user_message(message: str, by: str, words: str) -> Line:
     """Return the line of a message that has reached the agent."""
-    return Line(USER_MESSAGE, {"message": {"id": message, "by": by, "text": words[:MAX_MESSAGE_TEXT]}})
+    return Line(USER_MESSAGE, {"message": {"id": message, "by": by, "text": words}})
 
 
 def encoded(line: Line, timestamp: int, session: str) -> bytes:

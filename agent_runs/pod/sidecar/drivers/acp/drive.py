@@ -57,7 +57,7 @@ NUMBERS: Final = {
 }
 """Of the requests, so that a later driver knows their answers."""
 STEERING: Final = 1000
-"""The request with which the first message of people is delivered has the next number."""
+"""The requests that deliver user messages have the numbers above it."""
 UNKNOWN_METHOD: Final = {"code": -32601, "message": "Method not found"}
 NOT_UNDERSTOOD: Final = frozenset({-32700, -32600, -32601, -32602})
 """Codes of an agent that does not accept what the protocol has."""
@@ -124,7 +124,7 @@ class _Drive:
         self._cost_before = 0.0
         self._answered = self._read_answered()
         self._inbox = Inbox(folder)
-        self._is_steered = False
+        self._takes_messages = False
         self._late = 0
 
     # from the beginning to the end
@@ -170,7 +170,7 @@ class _Drive:
         if (version := answered.get("protocolVersion", VERSION)) != VERSION:
             raise NotProtocol(f"it speaks protocol version {text(str(version), 20)}, and the driver {VERSION} only")
         capabilities = dictionary(answered.get("agentCapabilities"))
-        self._is_steered = dictionary(dictionary(answered.get("_meta")).get("steering")).get("supported") is True
+        self._takes_messages = dictionary(dictionary(answered.get("_meta")).get("steering")).get("supported") is True
         if profile.authenticate:
             self._request("authenticate", "authenticate", {"methodId": profile.authenticate})
         place = {"cwd": turn.directory, "mcpServers": turn.mcp_servers()}
@@ -394,14 +394,14 @@ class _Drive:
         except FileNotFoundError:
             return set()
 
-    # what people tell the agent
+    # user messages
 
     def _pass_on(self) -> None:
         """Deliver the next message to an agent that takes one in its turn."""
         message = self._inbox.next()
         if message is None:
             return
-        if not self._is_steered:
+        if not self._takes_messages:
             self._inbox.answer(f"{self._profile.title} takes no message while it works")
             return
         number = STEERING + message.number

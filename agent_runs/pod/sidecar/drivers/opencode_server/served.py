@@ -55,7 +55,7 @@ UNFINISHED_SECONDS, UNANSWERED_SECONDS, UNTAKEN_SECONDS = 5.0, 10.0, 60.0
 """For which a session must be idle, and what is stored still, before that is the end: with an answer that is not
 complete, with none, and without even the prompt. A server on a busy machine takes its time between them."""
 UNHEARD_SECONDS = 1.0
-"""The same before the newest message of people is sent again."""
+"""The same before the newest user message is sent again."""
 ABORT_SECONDS = 10.0
 """For the end of an aborted turn and of its tools to be reported, which takes a busy machine some seconds."""
 LOST_SECONDS = 2.0
@@ -124,7 +124,7 @@ class ServedTurn(ABC):
     @property
     @abstractmethod
     def _taken(self) -> AbstractSet[str]:
-        """Identifiers of the messages of people that are in the session."""
+        """Identifiers of the user messages behind the prompt that are in the session."""
 
     @property
     @abstractmethod
@@ -159,7 +159,7 @@ class ServedTurn(ABC):
 
     @abstractmethod
     def _tell(self, message: str, words: str) -> tuple[int, Any]:
-        """Put a message of people into the session, which may be at work; `message` identifies it."""
+        """Put a user message into the session, which may be at work; `message` identifies it."""
 
     @abstractmethod
     def _stop(self) -> None:
@@ -283,7 +283,7 @@ class ServedTurn(ABC):
         return min(GROWTH_SECONDS, self._look_seconds())
 
     def _pass_on(self) -> None:
-        """Give the server the next message of people; it is the same one however often it is sent.
+        """Give the server the next user message; it is the same one however often it is sent.
 
         Not before the prompt is in the session: the server may store them in another order than it gets them.
         """
@@ -310,7 +310,7 @@ class ServedTurn(ABC):
 
     @property
     def _newest_message(self) -> str:
-        """The identifier of the newest message of people; empty if there is none."""
+        """The identifier of the newest user message behind the prompt, or nothing."""
         return next((each for each in reversed(self._state.messages) if each), "")
 
     def _tell_again(self) -> None:
@@ -407,7 +407,7 @@ class ServedTurn(ABC):
                 self._idle_since = now
             idle = now - max(self._idle_since, self._taken_at)
             if any(each and each not in self._taken for each in self._state.messages):
-                return self._lost("a message of people is not in the session") if idle > UNTAKEN_SECONDS else None
+                return self._lost("a user message is not in the session") if idle > UNTAKEN_SECONDS else None
             return self._end_of_idle(idle)
         self._idle_since = None
         self._take_status(status)

@@ -87,7 +87,7 @@ class State(NamedTuple):
         sent: whether the prompt may have reached the server.
         start: the `seq` before the prompt's first event, once it is known.
         before: the session's newest message before the prompt.
-        messages: identifiers of what people have said since, in order; empty for what the server refused.
+        messages: identifiers of the later user messages, in order; empty for one that the server refused.
     """
 
     session: str = ""

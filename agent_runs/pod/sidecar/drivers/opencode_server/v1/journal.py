@@ -30,7 +30,7 @@ class Journal:
     Attributes:
         start: the `seq` before the prompt's first event; None until that was there.
         seq: of the newest event.
-        taken: messages of people behind the prompt.
+        taken: user messages behind the prompt.
     """
 
     def __init__(self, session: str, prompt: str, start: int | None = None, read_to: int = -1) -> None:

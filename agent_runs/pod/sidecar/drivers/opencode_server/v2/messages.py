@@ -32,7 +32,7 @@ class Messages:
 
     Attributes:
         has_prompt: the turn's prompt is delivered.
-        taken: messages of people behind it that are, too.
+        taken: user messages behind it that are, too.
         answer: the newest message of the model.
         outcome: `succeeded`, `failed` or `interrupted` if nothing follows the end of a turn; else empty.
         retry: why the newest request to the model is repeated.
