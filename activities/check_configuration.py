@@ -124,9 +124,13 @@ class CheckConfigurationActivity:
             return [Finding.error("operator_policy", refused.message, refused.next_step), *warnings], None
         except (WorkspaceNotShared, AgentVersionUnsupported, PodIntrospectionFailed, ClusterForbidden) as refused:
             return [Finding.error(refused.code, refused.message, refused.next_step), *warnings], None
-        warnings += [_warning(text) for text in self.checks.warnings(prepared.request.config)]
-        url = prepared.request.config.paperclip_api_url or self.paperclip_api_url
-        return [_address(url), *warnings], CheckedAgent(key, prepared, values)
+        config = prepared.request.config
+        warnings += [_warning(text) for text in self.checks.warnings(config)]
+        can = ", ".join(f"{what}: {answer}" for what, answer in self.checks.capabilities(config).words.items())
+        said = Finding(code="agent_capabilities", level="info", message=f"What the agent {config.agent} can do: {can}")
+        return [_address(config.paperclip_api_url or self.paperclip_api_url), said, *warnings], CheckedAgent(
+            key, prepared, values
+        )
 
 
 def _key(input: CheckStart) -> RunKey:

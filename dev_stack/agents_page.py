@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from agent_runs.agents.form import CAPABILITIES
 from agent_runs.agents.profile import PLACEHOLDERS, AgentProfile, load
 from dev_stack.markdown import table
 
@@ -17,10 +18,11 @@ _INTRODUCTION: Final = """# Agents
 Whose program a run starts: the field `agent` of an agent's configuration. `python -m dev_stack.agents_page` writes this
 page from the profiles of agents.
 
-`opencode` is the default, and has [a page of its own](opencode.md): it continues sessions, its pod rests, it takes
-messages while it works, and it counts tokens and cost with each step. The others speak the Agent Client Protocol (ACP),
+`opencode` is the default, and has [a page of its own](opencode.md). The others speak the Agent Client Protocol (ACP),
 and each is a profile: a file of `agent_runs/agents`. Their lines in the transcript have OpenCode's form, so log, pages,
 budgets, silence, redaction and receipts are the same for all.
+
+What each can do, as the run's page, Paperclip's form and `agent-runs doctor` say it, too:
 
 """
 _REST: Final = """
@@ -92,7 +94,9 @@ def page_text() -> str:
     profiles = list(load().values())
     return "".join([
         _INTRODUCTION,
-        table(["", *(f"`{each.name}`" for each in profiles)], _abilities(profiles)),
+        table(["", *(f"`{name}`" for name in CAPABILITIES)], _capabilities()),
+        "\nWith `transport: run`, `opencode` neither rests nor takes messages. The profiles of the others:\n\n",
+        table(["", *(f"`{each.name}`" for each in profiles)], _profiles(profiles)),
         "\n",
         *(f"- {each.title}: {limit}\n" for each in profiles for limit in each.limits),
         _REST,
@@ -108,22 +112,22 @@ _ROWS: Final[dict[str, Callable[[AgentProfile], str]]] = {
     "program": lambda each: f"`{each.command[0]}`",
     "key of the provider, one of": lambda each: ", ".join(f"`{name}`" for name in each.keys),
     "address of the provider": lambda each: f"`{each.base_url.variable}`" if each.base_url else "its own variable",
-    "continues a session": lambda each: _yes(each.loads_sessions),
     "sessions, below the home": lambda each: ", ".join(f"`{path}`" for path in each.sessions),
-    "its pod rests (`keepWarmSec`)": lambda each: _yes(each.rests),
-    "takes a message while it works (`agent-runs tell`)": lambda each: _yes(each.takes_messages),
     "skills, below the home": lambda each: f"`{each.skills}`" if each.skills else "no",
     "instructions of its own": lambda each: ", ".join(f"`{file}`" for file in each.instructions),
     "models, suggested": lambda each: ", ".join(f"`{model}`" for model in each.models) or "none",
     "effort (`variant`)": lambda each: _yes(each.takes_effort),
     "denies tools outside of the workspace": lambda each: _yes(each.permissions.reject is not None),
     "MCP servers": lambda each: ", ".join(each.mcp_servers) or "no",
-    "tokens": lambda each: "no" if each.usage is None else "after each turn" if each.usage_comes_late else "each step",
-    "cost": lambda each: "yes" if each.cost else "by our table of prices; else unknown",
 }
 
 
-def _abilities(profiles: Iterable[AgentProfile]) -> Iterator[list[str]]:
+def _capabilities() -> Iterator[list[str]]:
+    said = [each.words for each in CAPABILITIES.values()]
+    return ([what, *(words[what] for words in said)] for what in said[0])
+
+
+def _profiles(profiles: Iterable[AgentProfile]) -> Iterator[list[str]]:
     known = list(profiles)
     return ([name, *map(say, known)] for name, say in _ROWS.items())
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from agent_runs.agents.form import CAPTIONS, Caption
 from agent_runs.agents.opencode.switches import CONFIGURATION_SWITCHES, VARIABLE_SWITCHES
-from agent_runs.contracts.form import CAPTIONS, Caption, field_schemas
+from agent_runs.contracts.agent_config import field_schemas
 from agent_runs.paperclip.ineffective_variables import INEFFECTIVE
 from agent_runs.paperclip.preparation import AI_CONNECTION, HOST_ONLY, SCRATCH
 from agent_runs.paperclip.unknown_fields import FOREIGN_FIELDS
@@ -49,7 +50,7 @@ def page_text() -> str:
     """
     captions = {caption.key: caption for group in CAPTIONS.values() for caption in group}
     if missing := [key for key in field_schemas() if key not in captions]:
-        raise KeyError(f"add a Caption to CAPTIONS in agent_runs/contracts/form.py for {', '.join(missing)}")
+        raise KeyError(f"add a Caption to CAPTIONS in agent_runs/agents/form.py for {', '.join(missing)}")
     return "\n".join([_INTRODUCTION, *_groups(), *_unknown_fields(), *_variables(), *_switches()])
 
 

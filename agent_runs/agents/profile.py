@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.pod import HOME_DIRECTORY
-from agent_runs.contracts.request import OPENCODE
+from agent_runs.contracts.request import OPENCODE, Capabilities
 from agent_runs.contracts.syntax import AGENT_NAME, matching, refuse
 from agent_runs.plain_yaml import NoPlainYaml, load_yaml
 
@@ -255,9 +255,15 @@ class AgentProfile(ProfilePart):
         return "effort" in self.placeholders
 
     @property
-    def usage_comes_late(self) -> bool:
-        """Whether tokens are known only at the end of a turn, so that a budget cannot end one."""
-        return self.usage is not None and self.usage != "message_meta"
+    def capabilities(self) -> Capabilities:
+        tokens: Final = "with each step" if self.usage == "message_meta" else "after each turn"
+        return Capabilities(
+            resumes=self.loads_sessions,
+            rests=self.rests,
+            takes_messages=self.takes_messages,
+            tokens=tokens if self.usage else None,
+            cost=self.cost is not None,
+        )
 
     @property
     def version_command(self) -> tuple[str, ...]:

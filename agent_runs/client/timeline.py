@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from pydantic import ValidationError
 from temporalio.api.common.v1 import Payloads
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
@@ -20,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client.outcome import NON_RETRYABLE
 from agent_runs.contracts.messages import BudgetLimit
+from agent_runs.contracts.request import Capabilities
 from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
 from agent_runs.transcript.events import printable
 from workflows.attributes import RUN_PHASE
@@ -118,6 +120,7 @@ class Timeline:
         warnings: what the steps have warned of, each once, such as instructions that could not be read.
         facts: what the run is, by its name for people: agent, task, pod, node and the like.
         reasons: why each attempt that failed has failed.
+        capabilities: what its agent can do, once the run has been prepared.
     """
 
     started: datetime | None = None
@@ -126,6 +129,7 @@ class Timeline:
     warnings: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    capabilities: Capabilities | None = None
     _attempt: int = 0
     _warned: set[BudgetLimit] = field(default_factory=set)
     _by_event: dict[int, Step] = field(default_factory=dict)
@@ -222,6 +226,9 @@ class Timeline:
         if step.name == "parse_transcript" and isinstance(failure := found.get("failure"), dict):
             code, message = failure.get("code"), failure.get("message")
             self.reasons[step.attempt] = printable(f"{code}: {message}", MAX_WARNING)
+        if step.name == "prepare_run":
+            with suppress(ValidationError):
+                self.capabilities = Capabilities.model_validate(found.get("capabilities"))
         for name, path in FACTS.get(step.name, {}).items():
             if isinstance(text := _at_path(found, path), str) and text:
                 self.facts[name] = printable(text, MAX_DETAIL)

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent_runs.contracts.base import PaperclipContract
+from agent_runs.contracts.base import Contract, PaperclipContract
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.pod_options import Affinity, ExtraVolumes, ObjectName, SpreadConstraints, from_json
 from agent_runs.contracts.pod_template import PodTemplate
@@ -226,8 +226,9 @@ class SkillSync(ShortTexts):
 
 
 class RunConfig(ShortTexts):
-    """The part of the agent's configuration that may enter a history; all times in seconds. `contracts.form` says what
-    each field means.
+    """The part of the agent's configuration that may enter a history; all times in seconds.
+
+    `agents.form` says what each field means.
     """
 
     model: Model
@@ -490,10 +491,47 @@ class PromptSource(PaperclipContract):
     context: dict[str, Any] = {}
 
 
+class Capabilities(Contract):
+    """What an agent can do, by how it is driven.
+
+    Attributes:
+        resumes: it continues a session that an earlier process has made.
+        rests: its pod may wait for the agent's next run.
+        takes_messages: while it works.
+        asks: its questions reach people; otherwise each is answered with no.
+        tokens: when they are known; None: never.
+        cost: it reports one itself.
+    """
+
+    resumes: bool
+    rests: bool
+    takes_messages: bool
+    asks: bool = False
+    tokens: Literal["with each step", "after each turn"] | None
+    cost: bool
+
+    @property
+    def words(self) -> dict[str, str]:
+        """For people: what there is to do, and whether or when this agent does it."""
+        return {
+            "continues a session": _yes(self.resumes),
+            "its pod rests (keepWarmSec)": _yes(self.rests),
+            "takes messages while it works (agent-runs tell)": _yes(self.takes_messages),
+            "its questions reach people": _yes(self.asks),
+            "tokens are known": self.tokens or "never",
+            "cost": "its own" if self.cost else "by our table of prices, else unknown",
+        }
+
+
+def _yes(answer: bool) -> str:
+    return "yes" if answer else "no"
+
+
 class RunRequest(PaperclipContract):
     """The part of an execution context without secrets: the result of `prepare_run`, and what later steps use.
 
     Attributes:
+        capabilities: the agent's.
         notes: for people, such as why a stored session is not resumed.
     """
 
@@ -503,6 +541,7 @@ class RunRequest(PaperclipContract):
     config: RunConfig
     context: WakeContext = WakeContext()
     notes: tuple[str, ...] = ()
+    capabilities: Capabilities | None = None
 
     @property
     def key(self) -> RunKey:

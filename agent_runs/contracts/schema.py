@@ -1,6 +1,6 @@
 """Exports the contracts as one JSON Schema document, from which `adapter/` generates its TypeScript types.
 
-`python -m agent_runs.contracts.schema` rewrites the committed file, and that of the form; tests keep them fresh.
+`python -m agent_runs.contracts.schema` rewrites the committed file; a test keeps it fresh.
 """
 
 import json
@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from agent_runs.contracts import messages, start, updates
-from agent_runs.contracts.form import FORM_FILE, form_text
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import RunRequest
 
@@ -73,4 +72,3 @@ def schema_text() -> str:
 
 if __name__ == "__main__":
     SCHEMA_FILE.write_text(schema_text())
-    FORM_FILE.write_text(form_text())

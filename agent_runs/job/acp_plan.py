@@ -16,7 +16,7 @@ from agent_runs.agents.profile import AgentProfile, rendered, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import CreateJob, PromptBundle
 from agent_runs.contracts.pod import DATA_DIRECTORY
-from agent_runs.contracts.request import OPENCODE, RunConfig
+from agent_runs.contracts.request import RunConfig
 from agent_runs.job.containers import known_environment
 from agent_runs.job.secrets import AGENT_FILES_KEY, AGENT_SKILLS_KEY
 from agent_runs.paperclip.proxy_env import API_URL
@@ -217,11 +217,6 @@ def profile_of(config: RunConfig, profiles: Mapping[str, AgentProfile]) -> Agent
     if found := profiles.get(config.agent):
         return found
     raise InvalidRequest(f"config.agent: {unknown_agent(config.agent, profiles)}")
-
-
-def loads_sessions(config: RunConfig, profiles: Mapping[str, AgentProfile]) -> bool:
-    """Whether the agent can continue a session that an earlier pod has made."""
-    return config.agent == OPENCODE or profile_of(config, profiles).loads_sessions
 
 
 def unknown_agent(name: str, profiles: Iterable[str]) -> str:

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent_runs.agents.opencode import VERSIONS
-from agent_runs.agents.opencode.command import command_line
+from agent_runs.agents.opencode.command import capabilities, command_line
 from agent_runs.agents.profile import OPENCODE_TITLE, AgentProfile
 from agent_runs.contracts.errors import AgentVersionUnsupported, InvalidRequest, WorkspaceNotShared
-from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest
-from agent_runs.job.acp_plan import loads_sessions, profile_of
+from agent_runs.contracts.request import OPENCODE, Capabilities, RunConfig, RunRequest
+from agent_runs.job.acp_plan import profile_of
 from agent_runs.job.data_volume import RunFolders
 from agent_runs.job.placement import extra_annotations, extra_labels, node_selector, resources, tolerations
 from agent_runs.job.pod_profile import PodOverrides
@@ -117,13 +117,17 @@ class Checks:
         """The request with the policy's budget where the agent's configuration has no limit of its own, and with notes
         about what of it the agent cannot do. The configuration has been checked."""
         config, runtime = self.policy.bounded(request.config), request.runtime
-        notes = self.warnings(config)
+        notes, can = self.warnings(config), self.capabilities(config)
         session = runtime.session_params
-        if session is not None and not loads_sessions(config, self.agents):
+        if session is not None and not can.resumes:
             runtime = runtime.model_copy(update={"session_params": None})
             notes = (*notes, f"session {session.session_id} is not resumed: {config.agent} cannot load sessions")
-        changes = {"config": config, "runtime": runtime, "notes": (*request.notes, *notes)}
+        changes = {"config": config, "runtime": runtime, "notes": (*request.notes, *notes), "capabilities": can}
         return request.model_copy(update=changes)
+
+    def capabilities(self, config: RunConfig) -> Capabilities:
+        """Of the agent that a configuration names, which has been checked."""
+        return capabilities(config) if config.agent == OPENCODE else profile_of(config, self.agents).capabilities
 
     def warnings(self, config: RunConfig) -> tuple[str, ...]:
         """What of a configuration its agent cannot do. The configuration has been checked."""
@@ -166,24 +170,24 @@ def check_agent(config: RunConfig, profile: AgentProfile) -> None:
 
 def agent_warnings(config: RunConfig, profile: AgentProfile) -> Iterator[str]:
     """A sentence for each field of the configuration that has no effect, or less than it says."""
-    fields = RunConfig.model_fields
+    fields, can = RunConfig.model_fields, profile.capabilities
     for name in OPENCODE_ONLY:
         if getattr(config, name) != fields[name].default:
             yield f"config.{fields[name].alias} has no effect: it is OpenCode's, and the agent is {profile.title}"
-    if not profile.rests and config.keep_warm_sec not in (0, fields["keep_warm_sec"].default):
+    if not can.rests and config.keep_warm_sec not in (0, fields["keep_warm_sec"].default):
         yield f"config.keepWarmSec has no effect: the profile of {profile.title} does not let its pod rest"
     if config.variant and not profile.takes_effort:
         yield f"config.variant has no effect: {profile.title} takes no effort"
     if profile.skills is None and config.skills == "folders" and config.paperclip_runtime_skills:
         yield f"Skills are not linked where {profile.title} looks for them: the prompt names their folders"
-    if config.max_cost_usd and profile.cost is None and config.model not in PRICES:
+    if config.max_cost_usd and not can.cost and config.model not in PRICES:
         yield (
             f"config.maxCostUsd has no effect: {profile.title} reports no cost, and no price of {config.model} is "
             "known; set config.maxTokens"
         )
-    if (config.max_cost_usd or config.max_tokens) and profile.usage is None:
+    if (config.max_cost_usd or config.max_tokens) and can.tokens is None:
         yield f"config.maxTokens and config.maxCostUsd have no effect: {profile.title} reports no tokens"
-    elif (config.max_cost_usd or config.max_tokens) and profile.usage_comes_late:
+    elif (config.max_cost_usd or config.max_tokens) and can.tokens == "after each turn":
         yield (
             f"config.maxTokens and config.maxCostUsd end no turn of {profile.title}, which reports its tokens at the "
             "end of it; timeoutSec and maxSteps do"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from agent_runs.contracts.form import CONFIGURATION, definition, field_schemas
+from agent_runs.contracts.agent_config import CONFIGURATION, definition, field_schemas
 
 WARNINGS_LIMIT: Final = 5
 EXAMINED_LIMIT: Final = 200

@@ -18,6 +18,7 @@ from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step, read_timeline
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
+from agent_runs.contracts.request import Capabilities
 
 TEMPORAL_TIMEOUT: Final = timedelta(seconds=5)
 
@@ -35,6 +36,7 @@ class RunInfo:
         obstacles: what keeps the run from going on now.
         facts: what the run is, by its name for people.
         reasons: why each attempt that failed has failed.
+        capabilities: what its agent can do; None: not known yet.
         outcome: None while the run is open, or when it closed without one (terminated).
         web_ui: URL of the run in Temporal's Web UI.
     """
@@ -47,6 +49,7 @@ class RunInfo:
     obstacles: Sequence[Obstacle] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[int, str] = field(default_factory=dict)
+    capabilities: Capabilities | None = None
 
 
 class RunInfoSource(Protocol):
@@ -134,6 +137,7 @@ class TemporalRunInfo:
             obstacles=obstacles,
             facts=timeline.facts,
             reasons=timeline.reasons,
+            capabilities=timeline.capabilities,
         )
 
 

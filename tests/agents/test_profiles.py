@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_runs.agents.form import AGENTS
 from agent_runs.agents.models import LIST_FILE, model_list
 from agent_runs.agents.profile import AgentProfile, Match, keys, load, parse, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.form import AGENTS
 from agent_runs.transcript.provider_errors import failure_for, provider_error
 from deploy.images import agent_images
 from dev_stack.agent_programs import PROGRAMS

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_runs.contracts import form
-from agent_runs.contracts.form import CAPTIONS, Caption, field_schemas
+from agent_runs.agents import form
+from agent_runs.agents.form import CAPTIONS, Caption
+from agent_runs.contracts.agent_config import field_schemas
 from agent_runs.contracts.request import Resources
 from agent_runs.job.placement import resources
 from dev_stack.configuration_page import PAGE_FILE, page_text

@@ -160,7 +160,7 @@ async def test_a_check_finds_what_a_run_would_be_refused_for(
     report = await execute_check(system, sealed_check(system, config))
     surroundings = {(code, "info") for code in ("kubernetes", "permissions", "transcript_store")}
     if not any(level == "error" for _, level in found):
-        surroundings.add(("run_objects", "info"))
+        surroundings |= {("agent_capabilities", "info"), ("run_objects", "info")}
     assert {(finding.code, finding.level) for finding in report.findings} == found | surroundings
     assert system.changes == before
 

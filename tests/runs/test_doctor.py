@@ -54,7 +54,7 @@ async def test_a_complete_system_has_no_error_and_each_check_is_named(system: Sy
         code, found = await examined(agent_file(tmp_path, GOOD))
     assert (code, {each["level"] for each in found.values()}) == (0, {"info"})
     assert list(found) == [
-        *("temporal_reachable", "worker_polls", "sealing_key", "paperclip_url"),
+        *("temporal_reachable", "worker_polls", "sealing_key", "paperclip_url", "agent_capabilities"),
         *("kubernetes", "permissions", "transcript_store", "run_objects"),
     ]
 

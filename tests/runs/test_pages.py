@@ -47,6 +47,7 @@ async def test_the_page_of_a_finished_run_shows_its_outcome(system: System) -> N
     assert "verified" in page
     for step in ("reading the worker&#39;s pod", "creating the Job", "following the agent&#39;s output", "judging"):
         assert step in page
+    assert "takes messages while it works (agent-runs tell): no" in page  # its transport is the command line
     assert re.search(r'href="http://127.0.0.1:8233/namespaces/default/workflows/agent-run%3A', page)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from agent_runs.agents.opencode import VERSIONS
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.request import Capabilities, RunConfig
 from agent_runs.transcript.events import printable
 
 SESSION_TITLE_LIMIT: Final = 100
@@ -55,6 +55,10 @@ OPTIONS_WITH_VALUE: Final = frozenset({"--agent", "--command", "--file"})
 SERVER_START: Final = timedelta(minutes=4)
 """Until OpenCode's server must listen. Ten that start at once on two cores need 11 s; three with half a core each, on a
 node that is busy with other work, more than 90 s."""
+SERVER_CAPABILITIES: Final = Capabilities(
+    resumes=True, rests=True, takes_messages=True, tokens="with each step", cost=True
+)
+"""OpenCode's server, 1 and 2."""
 
 
 def command_line(
@@ -104,7 +108,7 @@ def served_turn(config: RunConfig, *, title: str, session_id: str | None) -> dic
         InvalidRequest: `transport` wants the server, and `extraArgs` has an option that only the command line has.
     """
     agent, only_run = _server_options(config.extra_args)
-    if config.transport == "run" or (only_run and config.transport == "auto"):
+    if not _served(config, only_run):
         return None
     if only_run:
         raise InvalidRequest(f"config.extraArgs: OpenCode's server has no {only_run}: remove it, or set transport: run")
@@ -117,6 +121,18 @@ def served_turn(config: RunConfig, *, title: str, session_id: str | None) -> dic
         "start_timeout": SERVER_START.total_seconds(),
         "versions": VERSIONS,
     }
+
+
+def capabilities(config: RunConfig) -> Capabilities:
+    """What OpenCode can do as it is configured."""
+    _, only_run = _server_options(config.extra_args)
+    if _served(config, only_run):
+        return SERVER_CAPABILITIES
+    return SERVER_CAPABILITIES.model_copy(update={"rests": False, "takes_messages": False})
+
+
+def _served(config: RunConfig, only_run: str | None) -> bool:
+    return config.transport == "serve" or (config.transport == "auto" and not only_run)
 
 
 def _server_options(arguments: Sequence[str]) -> tuple[str | None, str | None]:

@@ -1,6 +1,7 @@
 """The committed schema and form; the form has the fields of the existing adapters, with the model's defaults."""
 
-from agent_runs.contracts.form import FORM_FILE, field_schemas, form, form_text
+from agent_runs.agents.form import CAPABILITIES, FORM_FILE, form, form_text
+from agent_runs.contracts.agent_config import field_schemas
 from agent_runs.contracts.request import RunConfig
 from agent_runs.contracts.schema import SCHEMA_FILE, schema_text
 
@@ -56,7 +57,7 @@ INPUTS = {
 
 def test_the_committed_schema_and_form_are_fresh() -> None:
     assert SCHEMA_FILE.read_text() == schema_text(), "run: python -m agent_runs.contracts.schema"
-    assert FORM_FILE.read_text() == form_text(), "run: python -m agent_runs.contracts.schema"
+    assert FORM_FILE.read_text() == form_text(), "run: python -m agent_runs.agents.form"
 
 
 def test_every_field_is_documented_for_agents() -> None:
@@ -64,6 +65,14 @@ def test_every_field_is_documented_for_agents() -> None:
     assert [
         key for key in field_schemas() if not any(line.startswith((f"- {key}:", f"- {key} (")) for line in lines)
     ] == []
+
+
+def test_every_agent_is_documented_with_what_it_can_do() -> None:
+    lines = form()["documentation"].splitlines()
+    said = [line for line in lines if ": continues a session: " in line]
+    assert [line.partition(":")[0].removeprefix("- ") for line in said] == list(CAPABILITIES)
+    take_messages = [line for line in said if "takes messages while it works (agent-runs tell): yes" in line]
+    assert [line.partition(":")[0].removeprefix("- ") for line in take_messages] == ["opencode", "claude", "codex"]
 
 
 def test_agents_of_the_existing_adapters_keep_their_fields_in_their_order() -> None:
@@ -96,7 +105,7 @@ def test_the_volumes_fields_are_shown_only_for_a_volume_of_the_agents_own() -> N
 
 def test_a_field_of_opencodes_alone_is_hidden_for_another_agent_and_shown_where_none_is_chosen() -> None:
     shown = {field["key"]: field["meta"]["visibleWhen"] for field in FIELDS if "meta" in field}
-    when = {"key": "agent", "notValues": ["claude", "codex", "gemini", "qwen", "pi"]}
+    when = {"key": "agent", "notValues": ["claude", "codex", "gemini", "pi", "qwen"]}
     assert [key for key in shown if shown[key] == when] == [
         "transport",
         "opencodeFeatures",

@@ -4,7 +4,7 @@ Labels, hints, groups and order stand here, once for each field; types, choices,
 configuration's model. Values of the form are saved flat into `adapterConfig`. Keys and order follow the existing
 Kubernetes adapters, so that their agents keep their settings. Paperclip's own fields (model, env, instructions,
 extraArgs, timeoutSec, graceSec) have a place in its page already, so they have no label here.
-`python -m agent_runs.contracts.schema` rewrites the committed form, `python -m dev_stack.configuration_page` the page;
+`python -m agent_runs.agents.form` rewrites the committed form, `python -m dev_stack.configuration_page` the page;
 tests keep both fresh.
 Source: Paperclip 2026.916.1, adapter-utils, `ConfigField`.
 """
@@ -14,39 +14,20 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from agent_runs.contracts.request import OPENCODE, AdapterConfig, OptionalText
+from agent_runs.agents.opencode.command import SERVER_CAPABILITIES
+from agent_runs.agents.profile import OPENCODE_TITLE, load
+from agent_runs.contracts.agent_config import field_schemas
+from agent_runs.contracts.request import OPENCODE
 
 FORM_FILE: Final = Path(__file__).with_name("form.json")
 DOCUMENTATION_FILE: Final = Path(__file__).with_name("form.md")
 """What Paperclip shows to an agent or a person who configures an agent of this type."""
-AGENTS: Final = {
-    "opencode": "OpenCode",
-    "claude": "Claude Code",
-    "codex": "Codex",
-    "gemini": "Gemini CLI",
-    "qwen": "Qwen Code",
-    "pi": "pi",
-}
+PROFILES: Final = load()
+AGENTS: Final = {OPENCODE: OPENCODE_TITLE} | {name: profile.title for name, profile in PROFILES.items()}
 """The agents of this program, which the form offers next to a free text: an operator may add others."""
-
-
-class AgentConfig(AdapterConfig):
-    """All that an agent's configuration may say, whoever reads it.
-
-    Attributes:
-        on_busy, task_queue: read by the plugin alone.
-        effort, thinking_effort: Paperclip's own spellings of `variant`.
-        instructions_root_path, instructions_bundle_mode: where Paperclip keeps the agent's instructions.
-    """
-
-    on_busy: Literal["wait", "refuse"] = "wait"
-    task_queue: OptionalText = None
-    effort: OptionalText = None
-    thinking_effort: OptionalText = None
-    instructions_root_path: OptionalText = None
-    instructions_bundle_mode: OptionalText = None
+CAPABILITIES: Final = {OPENCODE: SERVER_CAPABILITIES} | {name: each.capabilities for name, each in PROFILES.items()}
 
 
 @dataclass(frozen=True)
@@ -131,9 +112,10 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "agent",
             "Agent",
-            "Whose program runs. Another one than OpenCode needs an image of its own; what each can do is in "
-            "docs/agents.md, and what of this configuration it cannot do is a warning of the run. A session is "
-            "continued only by the agent that made it.",
+            "Whose program runs. Another one than OpenCode needs an image of its own. A session is continued only by "
+            "the agent that made it. What of this configuration an agent cannot do is a warning of the run. "
+            "These take messages while they work: "
+            f"{', '.join(AGENTS[name] for name, can in CAPABILITIES.items() if can.takes_messages)}.",
             suggestions=AGENTS,
         ),
         Caption(
@@ -337,7 +319,7 @@ def form() -> dict[str, Any]:
     shown = [(group, caption) for group, captions in CAPTIONS.items() for caption in captions if caption.label]
     return {
         "fields": [_field(caption, group) for group, caption in shown],
-        "documentation": DOCUMENTATION_FILE.read_text().replace("{fields}\n", "".join(_documentation())),
+        "documentation": _documentation(),
     }
 
 
@@ -345,38 +327,17 @@ def form_text() -> str:
     return json.dumps(form(), indent=2, ensure_ascii=False) + "\n"
 
 
-CONFIGURATION: Final = AgentConfig.model_json_schema()
-"""The JSON Schema of a whole configuration."""
+def _documentation() -> str:
+    text = DOCUMENTATION_FILE.read_text()
+    return text.replace("{fields}\n", "".join(_fields())).replace("{agents}\n", "".join(_abilities()))
 
 
-def field_schemas() -> dict[str, dict[str, Any]]:
-    """The JSON Schema of every field by its key; that of a nested field has dots."""
-    return dict(_leaves("", CONFIGURATION))
+def _abilities() -> Iterator[str]:
+    for name, can in CAPABILITIES.items():
+        yield f"- {name}: {', '.join(f'{what}: {answer}' for what, answer in can.words.items())}\n"
 
 
-def uncaptioned() -> list[str]:
-    """Fields of the model of which `CAPTIONS` says nothing."""
-    known = {caption.key for captions in CAPTIONS.values() for caption in captions}
-    return [key for key in field_schemas() if key not in known]
-
-
-def _leaves(prefix: str, value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The fields below a value of this schema. A list or a free object is one field."""
-    below = definition(value).get("properties")
-    if below is None:
-        yield prefix.removesuffix("."), value
-        return
-    for name, field in below.items():
-        yield from _leaves(f"{prefix}{name}.", field)
-
-
-def definition(value: Mapping[str, Any]) -> dict[str, Any]:
-    name = value.get("$ref", "").removeprefix("#/$defs/")
-    found: dict[str, Any] = CONFIGURATION["$defs"][name] if name else dict(value)
-    return found
-
-
-def _documentation() -> Iterator[str]:
+def _fields() -> Iterator[str]:
     for group, captions in CAPTIONS.items():
         yield f"{group}:\n"
         yield from (f"- {caption.key}{_default(caption.key)}: {caption.hint}\n" for caption in captions)
@@ -419,3 +380,7 @@ def _input(value: dict[str, Any]) -> str:
         return "select"
     types = [one.get("type") for one in value.get("anyOf", [value])]
     return next(_INPUTS[name] for name in types if name in _INPUTS)
+
+
+if __name__ == "__main__":
+    FORM_FILE.write_text(form_text())

@@ -1,0 +1,48 @@
+"""All that an agent's configuration may say, as a model, and as the JSON Schema of each of its fields."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+from agent_runs.contracts.request import AdapterConfig, OptionalText
+
+
+class AgentConfig(AdapterConfig):
+    """All that an agent's configuration may say, whoever reads it.
+
+    Attributes:
+        on_busy, task_queue: read by the plugin alone.
+        effort, thinking_effort: Paperclip's own spellings of `variant`.
+        instructions_root_path, instructions_bundle_mode: where Paperclip keeps the agent's instructions.
+    """
+
+    on_busy: Literal["wait", "refuse"] = "wait"
+    task_queue: OptionalText = None
+    effort: OptionalText = None
+    thinking_effort: OptionalText = None
+    instructions_root_path: OptionalText = None
+    instructions_bundle_mode: OptionalText = None
+
+
+CONFIGURATION: Final = AgentConfig.model_json_schema()
+"""The JSON Schema of a whole configuration."""
+
+
+def field_schemas() -> dict[str, dict[str, Any]]:
+    """The JSON Schema of every field by its key; that of a nested field has dots."""
+    return dict(_leaves("", CONFIGURATION))
+
+
+def _leaves(prefix: str, value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The fields below a value of this schema. A list or a free object is one field."""
+    below = definition(value).get("properties")
+    if below is None:
+        yield prefix.removesuffix("."), value
+        return
+    for name, field in below.items():
+        yield from _leaves(f"{prefix}{name}.", field)
+
+
+def definition(value: Mapping[str, Any]) -> dict[str, Any]:
+    name = value.get("$ref", "").removeprefix("#/$defs/")
+    found: dict[str, Any] = CONFIGURATION["$defs"][name] if name else dict(value)
+    return found
