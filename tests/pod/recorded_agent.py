@@ -4,12 +4,14 @@
 
 It waits for each message that the agent got, by its method, and writes what the agent answered. SCRIPT, in JSON,
 changes that: `end` is the exit code with which it ends after so many lines of output (`lines`), `hang` the method after
-which it says nothing any more, `raw` the file of which all bytes are written after the first prompt instead.
+which it says nothing any more, `hold` the one that it answers only once there is a file `go`, `raw` the file of which
+all bytes are written after the first prompt instead.
 """
 
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,9 @@ def main(capture: str, script: str = "{}") -> None:
                 numbers[content["id"]] = got["id"]
             if "hang" in changes and changes["hang"] == got.get("method"):
                 _await({"method": "never"})
+            if "hold" in changes and changes["hold"] == got.get("method"):
+                while not Path("go").exists():
+                    time.sleep(0.02)
             if "raw" in changes and got.get("method") == "session/prompt":
                 _write(Path(changes["raw"]).read_bytes().replace(b"NUMBER", str(got["id"]).encode()))
                 _await({"method": "never"})

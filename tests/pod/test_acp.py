@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from agent_runs.contracts.outcome import Report
+from agent_runs.pod.sidecar.drivers import inbox
+from agent_runs.pod.sidecar.drivers.acp import drive
 from agent_runs.pod.sidecar.drivers.acp.mapping import GROWING, HISTORY
 from agent_runs.pod.sidecar.drivers.acp.turn import State
 from tests.conftest import UNKNOWN_SESSION
@@ -19,6 +21,8 @@ from tests.pod.acp import CAPTURES, PROFILES, Played, Stage, read, recorded, rep
 
 FILE_USAGE = {"pi"}
 """Agents whose tokens are in files, which a recording does not have."""
+STEERING = "_session/steering"
+MESSAGE = {"id": "m1", "by": "ada", "text": "the word is heron"}
 
 
 def code(ended: Played | Report) -> str | None:
@@ -26,8 +30,13 @@ def code(ended: Played | Report) -> str | None:
     return judged.failure.code if judged.failure else None
 
 
+def methods(stage: Stage) -> list[str | None]:
+    """Of all that the agent has got."""
+    return [message.get("method") for message in stage.received]
+
+
 def prompts(stage: Stage) -> int:
-    return [message.get("method") for message in stage.received].count("session/prompt")
+    return methods(stage).count("session/prompt")
 
 
 async def test_a_turn_with_a_tool_has_the_lines_of_opencode_run(name: str, tmp_path: Path) -> None:
@@ -524,17 +533,87 @@ def message_of(line: str) -> dict[str, Any]:
     return message
 
 
+def edited(folder: Path, name: str, text: str, script: dict[str, Any] | None = None) -> Stage:
+    """A stage with a recording that was changed."""
+    stage, capture = recorded(folder, name, "text", script), folder / "capture.jsonl"
+    capture.write_text(text)
+    stage.command = [*stage.command[:4], str(capture), *stage.command[5:]]
+    return stage
+
+
+def jsonl(lines: list[dict[str, Any]]) -> str:
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+
 @pytest.mark.parametrize("version", [2, "1", None, 0])
 async def test_an_agent_of_another_protocol_version_gets_no_prompt(version: object, tmp_path: Path) -> None:
-    capture = tmp_path / "capture.jsonl"
     lines = (CAPTURES / "claude" / "text.jsonl").read_text()
-    capture.write_text(lines.replace('"protocolVersion": 1', f'"protocolVersion": {json.dumps(version)}'))
-    stage = recorded(tmp_path / "stage", "claude", "text")
-    stage.command = [*stage.command[:4], str(capture), *stage.command[5:]]
+    changed = lines.replace('"protocolVersion": 1', f'"protocolVersion": {json.dumps(version)}')
+    stage = edited(tmp_path, "claude", changed)
     ended = await stage.play()
     assert (ended.end["code"], ended.end["reason"], code(ended)) == (1, "agent_protocol", "agent_protocol")
     assert f"protocol version {version}" in ended.end["detail"]
     assert prompts(stage) == 0
+
+
+def steered(folder: Path) -> Stage:
+    """A stage whose agent gets a message while its tool works, and answers it once there is a file `go`."""
+    lines = [json.loads(line) for line in (CAPTURES / "codex" / "cancel.jsonl").read_text().splitlines()]
+    at = next(number for number, line in enumerate(lines) if line["message"].get("method") == "session/cancel")
+    asked = {"to": "agent", "message": {"id": "steered", "method": STEERING}}
+    answered = {"to": "client", "message": {"jsonrpc": "2.0", "id": "steered", "result": {"outcome": "injected"}}}
+    return edited(folder, "codex", jsonl([*lines[:at], asked, answered, *lines[at:]]), {"hold": STEERING})
+
+
+async def until_answered(stage: Stage) -> dict[str, Any]:
+    """What came of the first message."""
+    async with asyncio.timeout(60):
+        while not (answer := inbox.answer_to(str(stage.own), 1)):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.02)
+    return answer
+
+
+async def test_a_message_is_sent_once_although_the_driver_is_killed_before_its_answer(tmp_path: Path) -> None:
+    stage = steered(tmp_path)
+    async with stage.running():
+        driver = await stage.driver()
+        await stage.until(b'"tool_running"')
+        inbox.put(str(stage.own), 1, MESSAGE)
+        async with asyncio.timeout(60):
+            while STEERING not in methods(stage):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.02)
+        driver.kill()
+        await driver.wait()
+        (stage.work / "go").touch()
+        driver = await stage.driver()
+        assert await until_answered(stage) == {"delivered": True, "reason": ""}
+        driver.send_signal(signal.SIGTERM)
+        assert await driver.wait() == 0
+        stage.order("end 143")
+    assert methods(stage).count(STEERING) == 1
+    assert [json.loads(line)["type"] for line in stage.events.splitlines()].count("user_message") == 1
+
+
+async def test_a_message_that_may_have_been_cut_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = steered(tmp_path)
+    monkeypatch.setattr("tests.pod.acp.START", f"import sys; sys.path.insert(0, sys.argv[1]); {SHORT_PROOF}")
+    async with stage.running():
+        driver = await stage.driver()
+        await stage.until(b'"tool_running"')
+        driver.kill()
+        await driver.wait()
+        state = json.loads((stage.own / "state").read_text())
+        asked = [*state["asked"], str(drive.STEERING + 1)]
+        (stage.own / "state").write_text(json.dumps({**state, "asked": asked}))
+        inbox.put(str(stage.own), 1, MESSAGE)
+        driver = await stage.driver()
+        answer = await until_answered(stage)
+        driver.kill()
+        await driver.wait()
+    assert answer == {"delivered": False, "reason": "nobody knows whether it has reached the agent"}
+    assert STEERING not in methods(stage)
 
 
 async def test_an_agent_that_takes_no_title_works_without_one(tmp_path: Path) -> None:
@@ -544,10 +623,7 @@ async def test_an_agent_that_takes_no_title_works_without_one(tmp_path: Path) ->
     (answer,) = [each["message"] for each in lines if each["to"] == "client" and each["message"].get("id") == asked]
     del answer["result"]
     answer["error"] = {"code": -32601, "message": "Method not found"}
-    capture = tmp_path / "capture.jsonl"
-    capture.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    stage = recorded(tmp_path / "stage", "codex", "text")
-    stage.command = [*stage.command[:4], str(capture), *stage.command[5:]]
+    stage = edited(tmp_path, "codex", jsonl(lines))
     ended = await stage.play()
     assert (code(ended), prompts(stage)) == (None, 1)
 
@@ -558,13 +634,10 @@ async def test_an_agent_that_takes_no_title_works_without_one(tmp_path: Path) ->
 async def test_an_agent_of_a_version_that_is_not_supported_gets_no_prompt(
     version: str, refused: bool, tmp_path: Path
 ) -> None:
-    capture = tmp_path / "capture.jsonl"
     lines = (CAPTURES / "claude" / "text.jsonl").read_text()
     changed = lines.replace('"version": "0.101.0"', f'"version": "{version}"')
     assert changed != lines
-    capture.write_text(changed)
-    stage = recorded(tmp_path / "stage", "claude", "text")
-    stage.command = [*stage.command[:4], str(capture), *stage.command[5:]]
+    stage = edited(tmp_path, "claude", changed)
     ended = await stage.play()
     assert ended.of("agent_version") == [{**ended.of("agent_version")[0], "version": version}]
     assert (code(ended), prompts(stage)) == (("agent_version_unsupported", 0) if refused else (None, 1))

@@ -156,6 +156,9 @@ async def test_the_environment_test_refuses_what_every_run_of_paperclip_would_be
     config = {"model": "fake/model"}
     assert await findings(config, Checks()) == {"workspace_not_shared": "error"}
     assert await findings({**config, "cwd": "/paperclip/app"}, Checks()) == {"workspace_not_shared": "error"}
-    assert await findings({**config, "workspace": "ephemeral"}, Checks()) == {"paperclip_url": "info", "agent_capabilities": "info"}
+    assert await findings({**config, "workspace": "ephemeral"}, Checks()) == {
+        "paperclip_url": "info",
+        "agent_capabilities": "info",
+    }
     assert await findings(config, Checks(data_claim=claim)) == {"paperclip_url": "info", "agent_capabilities": "info"}
     assert await findings({**config, "cwd": "/etc"}, Checks(data_claim=claim)) == {"agent_configuration": "error"}
