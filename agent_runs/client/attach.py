@@ -27,7 +27,7 @@ from temporalio.converter import encode_search_attributes
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from agent_runs.client.outcome import RunClosed, UpdatesSpent, execute_update
+from agent_runs.client.outcome import RunClosed, UpdatesSpent, execute_update, result_at_close
 from agent_runs.client.runs import find_joined_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.tracing import start_header
@@ -130,7 +130,7 @@ async def attach_when_free(
             on_busy(ticket)
         with suppress(TimeoutError, WorkflowFailureError):
             async with asyncio.timeout(BUSY_RETRY_INTERVAL.total_seconds()):
-                await ticket.handle(client).result()
+                await result_at_close(ticket.handle(client))
     return ticket
 
 
@@ -213,7 +213,7 @@ async def _closes(handle: WorkflowHandle[Any, Any], deadline: float) -> bool:
     """Whether the run closes in time, in whatever way."""
     try:
         async with asyncio.timeout_at(deadline):
-            await handle.result()
+            await result_at_close(handle)
     except WorkflowFailureError:
         return True
     except TimeoutError:

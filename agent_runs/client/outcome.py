@@ -120,17 +120,32 @@ async def outcome_at_close(handle: WorkflowHandle[Any, Outcome]) -> Outcome:
         RPCError: no such run, or not allowed.
     """
     try:
-        return await handle.result()
+        return await result_at_close(handle)
     except WorkflowFailureError as error:
         if isinstance(error.cause, ApplicationError) and error.cause.details:
             return Outcome.model_validate(error.cause.details[0])
         if is_cancelled_exception(error.cause):
-            kept: Outcome | None = await (await handle.describe()).memo_value(
-                updates.OUTCOME, default=None, type_hint=Outcome
-            )
+            described = await _until_answered(handle.describe)
+            kept: Outcome | None = await described.memo_value(updates.OUTCOME, default=None, type_hint=Outcome)
             if kept is not None:
                 return kept
         raise
+
+
+async def result_at_close(handle: WorkflowHandle[Any, Result]) -> Result:
+    """As `handle.result`, through outages: a busy server may end the wait.
+
+    Raises:
+        WorkflowFailureError: the run has failed.
+        RPCError: no such run, or not allowed.
+    """
+    while True:
+        try:
+            return await handle.result()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise
+            await _pause_after(error)
 
 
 async def request_cancel(handle: WorkflowHandle[Any, Outcome], reason: str) -> None:

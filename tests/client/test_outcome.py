@@ -26,6 +26,7 @@ class FakeHandle:
     """A run that accepts no more updates. Each description is a status, or an error of Temporal."""
 
     descriptions: Iterator[WorkflowExecutionStatus | RPCError]
+    results: Iterator[Outcome | RPCError] = field(default_factory=lambda: iter([OUTCOME]))
     signals: list[str] = field(default_factory=list)
 
     async def execute_update(self, *_: Any, **__: Any) -> None:
@@ -41,7 +42,10 @@ class FakeHandle:
         return OUTCOME.model_dump(mode="json")
 
     async def result(self) -> Outcome:
-        return OUTCOME
+        result = next(self.results)
+        if isinstance(result, RPCError):
+            raise result
+        return result
 
     async def signal(self, name: str) -> None:
         self.signals.append(name)
@@ -56,6 +60,20 @@ async def test_the_outcome_of_a_run_without_updates_is_awaited_through_an_outage
     run = cast("WorkflowHandle[Any, Outcome]", handle)
     assert await outcomes.fetch_outcome(run, collect=True) == OUTCOME
     assert handle.signals == (["collected"] if status is RUNNING else [])
+
+
+async def test_the_close_of_a_run_is_awaited_through_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy server may end a wait with an error."""
+    monkeypatch.setattr(outcomes, "RPC_RETRY_INTERVAL", timedelta())
+    handle = FakeHandle(iter([]), iter([away(RPCStatusCode.DEADLINE_EXCEEDED), away(), OUTCOME]))
+    assert await outcomes.outcome_at_close(cast("WorkflowHandle[Any, Outcome]", handle)) == OUTCOME
+
+
+@pytest.mark.parametrize("status", [RPCStatusCode.NOT_FOUND, RPCStatusCode.PERMISSION_DENIED])
+async def test_the_close_of_a_run_that_temporal_does_not_give_is_not_awaited(status: RPCStatusCode) -> None:
+    handle = FakeHandle(iter([]), iter([away(status)]))
+    with pytest.raises(RPCError, match="away"):
+        await outcomes.outcome_at_close(cast("WorkflowHandle[Any, Outcome]", handle))
 
 
 async def test_a_refusal_of_temporal_ends_the_wait_for_an_outcome() -> None:

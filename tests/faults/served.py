@@ -79,7 +79,7 @@ class ServedEnvironment(Environment):
         worker.send(signal.SIGTERM)
         assert await worker.end() == 0
         self.earlier_jobs = set(self.left(JOBS))
-        assert (outcome.summary, len(self.earlier_jobs)) == ("Rest.", 1), outcome.warnings
+        assert (outcome.failure, outcome.summary, len(self.earlier_jobs)) == (None, "Rest.", 1), outcome
         self.later = later_context(raw, outcome.session_params)
 
     async def stored(self, attempt: int) -> list[str]:
