@@ -1,6 +1,7 @@
 """Slow rows all run concurrently, because they mostly wait; each test then asserts its own row.
 
-A quick row starts with its test: the gate spreads those over processes, and none may start what another one does.
+A quick row starts with its test: the gate spreads those over processes, and none may start what another one does. Slow
+rows need `--dist loadfile`, for the same reason.
 """
 
 import asyncio

@@ -23,6 +23,7 @@ from tests.support.process_pool import ProcessPool
 
 SERVED_LINES: Final = 4
 KEEP_WARM_SEC: Final = 300
+RUNS_BEFORE: Final = 3
 """Longer than a row takes: a pod that nobody claims ends by itself."""
 
 
@@ -71,16 +72,21 @@ class ServedEnvironment(Environment):
         return {"tools": [{"name": "bash", "args": {"command": command, "description": "a line"}}]}
 
     async def run_before(self) -> None:
-        """Make the run whose pod rests then, and is to be claimed."""
+        """Make the run whose pod rests then, and is to be claimed: another one if a busy machine has not kept it."""
         raw = self.agent()
         worker = await self.worker()
-        ticket = await self.attach(self.system.wake(playing(raw, {"text": "Rest."})))
-        outcome = await self.outcome(ticket)
+        for _ in range(RUNS_BEFORE):
+            ticket = await self.attach(self.system.wake(playing(raw, {"text": "Rest."})))
+            outcome = await self.outcome(ticket)
+            assert (outcome.failure, outcome.summary) == (None, "Rest."), outcome
+            raw = later_context(raw, outcome.session_params)
+            if self.left(JOBS):
+                break
         worker.send(signal.SIGTERM)
         assert await worker.end() == 0
-        self.earlier_jobs = set(self.left(JOBS))
-        assert (outcome.failure, outcome.summary, len(self.earlier_jobs)) == (None, "Rest.", 1), outcome
-        self.later = later_context(raw, outcome.session_params)
+        assert len(self.left(JOBS)) == 1
+        self.earlier_jobs = {job["metadata"]["name"] for job in self.states(JOBS)}
+        self.later = raw
 
     async def stored(self, attempt: int) -> list[str]:
         """The lines in the outputs of tools."""
