@@ -72,7 +72,7 @@ async def ensure_plugin(folder: Path) -> Path:
     with await asyncio.to_thread(FileLock, ROOT / ".cache" / "adapter.lock"):
         if _is_stale(ADAPTER / "node_modules" / ".package-lock.json", [ADAPTER / "package-lock.json"]):
             await _npm(ADAPTER, "ci", "--no-audit", "--no-fund", "--loglevel=error")
-        form = ROOT / "agent_runs" / "contracts" / "form.json"
+        form = ROOT / "agent_runs" / "agents" / "form.json"
         sources = [*(ADAPTER / "src").rglob("*.ts"), ADAPTER / "build.mjs", form]
         if _is_stale(ADAPTER / "dist" / "index.js", sources):
             await _run([str(node_home() / "bin" / "node"), "build.mjs"], ADAPTER)
