@@ -26,6 +26,7 @@ import {
   type Wake,
 } from "./attach.ts";
 import { ConfigurationError, InvalidRequest } from "./errors.ts";
+import { failureComment } from "./failure-comment.ts";
 import { OutageLog, RunLog } from "./log.ts";
 import { EndedWithoutOutcome, fetchOutcome, requestCancel } from "./outcome.ts";
 import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
@@ -36,7 +37,7 @@ import { type Prepared, prepare } from "./request.ts";
 import { cancelledBeforeStart, failedResult, type PluginFailure, resultOf } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
 import { type LogFormat, logFormatFor, type Settings, settingsFrom } from "./settings.ts";
-import { blockTask } from "./task.ts";
+import { blockTask, isRepeated } from "./task.ts";
 import { attribute, type CallOptions, type Run, serverMessage, type Temporal, temporalFor } from "./temporal.ts";
 import { linkTo, mint, runName } from "./tokens.ts";
 import { follow, type LogCall, TranscriptIncomplete } from "./transcript.ts";
@@ -98,7 +99,8 @@ function knowsRecovery(ctx: AdapterExecutionContext): boolean {
 
 async function fail(ctx: AdapterExecutionContext, log: RunLog, failure: PluginFailure) {
   await log.status(failure.message, "stderr");
-  return failedResult(failure, knowsRecovery(ctx));
+  const comment = isRepeated(failure, ctx) ? undefined : await failureComment({ runId: ctx.runId, ...failure }, ctx);
+  return failedResult(failure, knowsRecovery(ctx), comment);
 }
 
 function wrongRequest(error: unknown): PluginFailure {
@@ -178,7 +180,10 @@ class Execution {
     const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
     this.#log.phase = "waiting for the agent";
-    const onBusy = (busy: Busy) => void this.#log.status(`${busyMessage(busy)}; waiting for its end`);
+    const onBusy = (busy: Busy) => {
+      void this.#log.status(`${busyMessage(busy)}; waiting for its end`);
+      void this.#nameTask(busy.task).then((name) => this.#progress("adapter_startup", `Queued behind ${name}`));
+    };
     try {
       const ticket =
         this.#settings.onBusy === "wait"
@@ -195,6 +200,13 @@ class Execution {
       }
       return await this.#endUnstarted(abort);
     }
+  }
+
+  /** How people call the task of another run of the agent. */
+  async #nameTask(task: string | null): Promise<string> {
+    if (task === null) return "another run of the agent";
+    const { body } = await new PaperclipApi(this.#ctx.authToken).request(`/issues/${encodeURIComponent(task)}`);
+    return typeof body.identifier === "string" ? body.identifier : `task ${task}`;
   }
 
   async #refuseBusy(busy: Busy): Promise<AdapterExecutionResult> {
@@ -238,11 +250,20 @@ class Execution {
     return await this.#returnOutcome(ticket, run, ending);
   }
 
-  async #logTicket({ kind, runId, closed }: Ticket): Promise<void> {
+  async #logTicket(ticket: Ticket): Promise<void> {
+    const { kind, runId, closed } = ticket;
+    const page = await this.#pageOf(ticket);
+    if (page) await this.#log.status(`the run's page: ${page}`);
     const state = closed ? "which has ended" : "which is open";
     const joined = `joined run ${runId}, ${state}; its whole output follows from the first line`;
     await this.#log.status(kind === "started" ? `run ${runId} started` : joined);
     this.#log.phase = "queued";
+  }
+
+  /** Link to the run's page; undefined when nobody serves one. */
+  async #pageOf({ runId }: Ticket): Promise<string | undefined> {
+    const base = this.#settings.transcriptsUrl;
+    return base && (await linkTo(base, runName(this.#ctx.agent.id, runId), this.#settings));
   }
 
   /** Follows the run to its end, or until this process has to release it. */
@@ -344,19 +365,21 @@ class Execution {
     // where a place is known in time, the transcript service has named it there
     const gaps = (outcome.attempts ?? []).flatMap(({ receipt }) => receipt?.gaps ?? []).length;
     if (gaps > 0) await this.#log.status(`output is missing in ${gaps} place(s), which the run's page names`, "stderr");
-    const base = this.#settings.transcriptsUrl;
-    const page = base && (await linkTo(base, runName(this.#ctx.agent.id, ticket.runId), this.#settings));
+    const page = await this.#pageOf(ticket);
     const taskBlocked = cancelledAt === undefined && (await this.#blockTask(outcome));
     const code = outcome.errorCode ?? "succeeded";
     const message = outcome.errorMessage ? `${code}: ${outcome.errorMessage}` : code;
     const notes = [outcome.resultJson?.notes ?? []].flat().filter((note) => !this.#prepared.notes.includes(`${note}`));
     for (const note of notes) await this.#log.status(`warning: ${note}`, "stderr");
     await this.#log.status(message);
+    const { failure } = outcome;
+    const said = failure && cancelledAt === undefined && (taskBlocked || !isRepeated(outcome, this.#ctx));
+    const comment = said ? await failureComment({ runId: ticket.runId, page, ...failure }, this.#ctx) : undefined;
     const { runId, authToken } = this.#ctx;
     const last = abortOf(this.#signal); // a cancel of this very moment, too, holds the task until it is acknowledged
     if (last?.kind !== "lease lost") signalOnceStored(run, runId, authToken);
     return resultOf(outcome, {
-      ...{ recovery: this.#recovery, page, taskBlocked },
+      ...{ recovery: this.#recovery, page, taskBlocked, comment },
       joinedRunId: ticket.runId === runId ? undefined : ticket.runId,
       cancelledAt: last?.kind === "cancel" ? (cancelledAt ?? new Date()) : undefined,
       workflow: { id: ticket.workflowId, runId: ticket.workflowRunId },

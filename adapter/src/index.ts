@@ -1,7 +1,7 @@
 /** The package's entry: Paperclip's server calls `createServerAdapter` once, synchronously, when it loads the adapter. */
 
-import models from "../../agent_runs/agents/models.json" with { type: "json" };
 import form from "../../agent_runs/agents/form.json" with { type: "json" };
+import models from "../../agent_runs/agents/models.json" with { type: "json" };
 import { execute } from "./execute.ts";
 import { scheduleReconciler } from "./reconcile.ts";
 import { adapterTypeIn, settingsFrom } from "./settings.ts";

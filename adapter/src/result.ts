@@ -23,6 +23,8 @@ export interface ResultContext {
   page?: string;
   /** Paperclip's id of the wake that started the run, when this wake joined it. */
   joinedRunId?: string;
+  /** What is said on the task instead of the agent's last words: the run has failed. */
+  comment?: string;
   /** When an operator's cancel was answered with this outcome. */
   cancelledAt?: Date;
   /** The task is blocked until a person has done the next step. */
@@ -41,13 +43,13 @@ export interface PluginFailure {
 }
 
 export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecutionResult {
-  const { recovery, cancelledAt, taskBlocked, page, joinedRunId, workflow } = context;
+  const { recovery, cancelledAt, taskBlocked, page, joinedRunId, workflow, comment } = context;
   const { exitCode = null, signal = null, timedOut = false, clearSession = false, retryNotBefore } = outcome;
   const { errorMessage, errorCode, provider, biller, model, billingType, summary } = outcome;
   const evidence = recovery && (cancelledAt || outcome.neverStarted) && outcome.recovery;
   const continued = taskBlocked || (outcome.mayRepeat && !outcome.neverStarted && cancelledAt === undefined);
   const result: AdapterExecutionResult = {
-    ...{ exitCode, signal, timedOut, errorMessage, errorCode, summary, clearSession },
+    ...{ exitCode, signal, timedOut, errorMessage, errorCode, summary: comment ?? summary, clearSession },
     errorFamily: cancelledAt === undefined ? outcome.errorFamily : null,
     ...{ provider, biller, model, billingType, usageBasis: "per_run" },
     ...(evidence && { executionRecovery: EVIDENCE[evidence] }),
@@ -73,12 +75,12 @@ export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecu
   return result;
 }
 
-export function failedResult(failure: PluginFailure, recovery: boolean): AdapterExecutionResult {
+export function failedResult(failure: PluginFailure, recovery: boolean, comment?: string): AdapterExecutionResult {
   const { code, message, nextStep, neverStarted, family = null } = failure;
   return {
     ...{ exitCode: 1, signal: null, timedOut: false, usageBasis: "per_run" },
     errorMessage: message.slice(0, MESSAGE_LIMIT).replace(/\p{Cs}/gu, "\ufffd"), // a half character is no UTF-8
-    ...{ errorCode: code, errorFamily: family },
+    ...{ errorCode: code, errorFamily: family, summary: comment },
     resultJson: { stopReason: code, ...(nextStep && { nextStep }) },
     ...(neverStarted && recovery && { executionRecovery: EVIDENCE.bootstrap }),
   };

@@ -18,6 +18,15 @@ const REPEATS = 2;
 const ATTEMPTS = 4;
 const WORKABLE: ReadonlySet<unknown> = new Set(["todo", "in_progress"]);
 
+/** Whether Paperclip repeats a failed run by itself: one that may pass twice, one that never began once. */
+export function isRepeated(
+  { mayRepeat, neverStarted }: Pick<Outcome, "mayRepeat" | "neverStarted">,
+  { context }: AdapterExecutionContext,
+): boolean {
+  const { scheduledRetryAttempt: repeats = 0, retryOfRunId } = objectOf(context);
+  return mayRepeat ? Number(repeats) < REPEATS : neverStarted === true && retryOfRunId === undefined;
+}
+
 /**
  * Blocks the task of a run that only a person can help, with what that person has to do.
  *
@@ -26,19 +35,20 @@ const WORKABLE: ReadonlySet<unknown> = new Set(["todo", "in_progress"]);
  * busy, so the task is read again. Never rejects.
  */
 export async function blockTask(
-  { personAction, mayRepeat }: Outcome,
-  { agent, context }: AdapterExecutionContext,
+  outcome: Outcome,
+  ctx: AdapterExecutionContext,
   boardApiKey: string | undefined,
 ): Promise<boolean | undefined> {
-  const { issueId, scheduledRetryAttempt: repeats = 0 } = objectOf(context);
-  if (!personAction || typeof issueId !== "string" || (mayRepeat && Number(repeats) < REPEATS)) return undefined;
+  const { personAction, mayRepeat } = outcome;
+  const { issueId } = objectOf(ctx.context);
+  if (!personAction || typeof issueId !== "string" || (mayRepeat && isRepeated(outcome, ctx))) return undefined;
   const api = new PaperclipApi(boardApiKey);
   const path = `/issues/${encodeURIComponent(issueId)}`;
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
     const issue = await api.request(path);
     if (isUnanswered(issue)) continue;
     const { status, body } = issue;
-    if (status !== 200 || body.assigneeAgentId !== agent.id) return false;
+    if (status !== 200 || body.assigneeAgentId !== ctx.agent.id) return false;
     if (!WORKABLE.has(body.status)) return body.status === "blocked";
     const unblockDescriptor = { owner: "board", action: personAction };
     const answer = await api.request(path, { status: "blocked", unblockDescriptor }, "PATCH");

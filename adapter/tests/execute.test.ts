@@ -63,6 +63,7 @@ describe.concurrent("a run", () => {
     expect(host.agentLines()).toEqual(numbered(1, 100));
     expect(host.calls.slice(0, 4)).toEqual(["onCancellationReady", "onMeta", "adapter_startup", "onDispatch"]);
     expect(host.calls.at(-1)).toBe("finalize");
+    expect(host.statuses()[0]).toMatch(/^the run's page: http/);
     expect(host.metas[0]).toMatchObject({ adapterType: "opencode_local", command: "opencode", prompt: "fresh" });
     const started = `run ${request.runId} started`;
     expect(host.statuses()).toEqual(expect.arrayContaining(["warning: a note", started, "succeeded"]));
@@ -232,7 +233,7 @@ describe.concurrent("a run", () => {
 });
 
 describe.concurrent("a busy agent", () => {
-  it("is waited for, and the log names the holder", async () => {
+  it("is waited for, and log and progress name the holder", async () => {
     const request = aRequest({ behaviour: "works" });
     const first = wake(request);
     await running(first.host);
@@ -240,6 +241,7 @@ describe.concurrent("a busy agent", () => {
     const second = wake(other);
     await until(() => second.host.statuses("the agent is held").length > 0);
     expect(second.host.statuses("the agent is held")[0]).toContain(`by run ${request.runId} on task task-1`);
+    await until(() => second.host.progress.includes("Queued behind task task-1"));
     first.host.abort("Cancelled");
     expect((await first.result).errorCode).toBe("cancelled");
     expect(await second.result).toMatchObject({ exitCode: 0 });

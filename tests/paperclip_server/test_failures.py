@@ -52,7 +52,7 @@ FAILURES: Final = (
 
 
 @scenario(Schedule.CONCURRENT)
-async def test_the_task_of_a_failed_run_is_woken_by_a_comment_and_not_repeated(env: Environment) -> None:
+async def test_the_task_of_a_failed_run_says_why_and_is_woken_by_a_comment_and_not_repeated(env: Environment) -> None:
     instance = await env.instance(READABLE)
     failed: list[tuple[Failing, ScriptedAgent, str, Object]] = []
     for one in FAILURES:
@@ -69,6 +69,9 @@ async def test_the_task_of_a_failed_run_is_woken_by_a_comment_and_not_repeated(e
         assert one.repeated or len(runs) <= 1 + repeats, (one.code, runs)
         assert one.repeated or task["status"] == "blocked", (one.code, task["status"])
         assert not task.get("executionBlocker"), (one.code, task["executionBlocker"])
+        said = [each["body"] for each in await instance.api.comments(issue) if "**The run failed:" in each["body"]]
+        assert len(said) == (0 if one.repeated else len(runs)), (one.code, said)
+        assert all(f"`{one.code}`" in each and "**Next step:** " in each for each in said), (one.code, said)
     for one, ada, issue, _ in failed:
         ada.program.set_plan(Plan())
         ada.program.release()

@@ -8,6 +8,8 @@ type Body = { [name: string]: unknown };
 export interface FakeApi {
   runs: Map<string, Body>;
   issues: Map<string, Body>;
+  /** Of every issue. */
+  comments: Body[];
   /** What was posted: path and body. */
   posts: { path: string; body: Body }[];
   /** Every request's method and path, in order. */
@@ -35,6 +37,7 @@ export async function paperclipApi(): Promise<FakeApi> {
   const api: FakeApi = {
     runs: new Map(),
     issues: new Map(),
+    comments: [],
     posts: [],
     requests: [],
     tokens: new Set(),
@@ -49,6 +52,7 @@ export async function paperclipApi(): Promise<FakeApi> {
   function get(path: string): { status: number; body: unknown } {
     const [, kind, id = "", list] = path.split("?")[0]?.split("/") ?? [];
     if (kind === "companies" && list === "heartbeat-runs") return { status: 200, body: [...api.runs.values()] };
+    if (kind === "issues" && list === "comments") return { status: 200, body: api.comments };
     const found = (kind === "heartbeat-runs" ? api.runs : api.issues).get(id);
     return found ? { status: 200, body: found } : { status: 404, body: { error: "not found" } };
   }

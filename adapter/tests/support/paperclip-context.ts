@@ -20,6 +20,8 @@ const MARK = "[agent-runs] ";
 export interface FakeHost {
   context: AdapterExecutionContext;
   calls: string[];
+  /** The messages of its progress. */
+  progress: string[];
   chunks: { stream: string; chunk: string }[];
   metas: InvocationMeta[];
   abort(reason: string): void;
@@ -34,6 +36,7 @@ export function fakeHost(request: Request, changes: Partial<AdapterExecutionCont
   const stop = new AbortController();
   const host: FakeHost = {
     calls: [],
+    progress: [],
     chunks: [],
     metas: [],
     abort: (reason) => stop.abort(new Error(reason)),
@@ -63,8 +66,9 @@ export function fakeHost(request: Request, changes: Partial<AdapterExecutionCont
       async onDispatch() {
         host.calls.push("onDispatch");
       },
-      async onRuntimeProgress({ phase }) {
+      async onRuntimeProgress({ phase, message }) {
         host.calls.push(phase);
+        host.progress.push(message);
       },
       async onCancellationReady() {
         host.calls.push("onCancellationReady");
