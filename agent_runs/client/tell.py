@@ -14,11 +14,14 @@ from agent_runs.contracts.start import MESSAGE_LIMIT, Binding, SealedMessage
 from agent_runs.paperclip.sealing import Sealer
 
 
-async def tell(handle: WorkflowHandle[Any, Any], run: RunKey, sealer: Sealer, text: str, by: str) -> updates.Delivery:
+async def tell(
+    handle: WorkflowHandle[Any, Any], run: RunKey, sealer: Sealer, text: str, by: str, message: str | None = None
+) -> updates.Delivery:
     """Return once the agent has the message. It is delivered once, however often Temporal or a worker restarts.
 
     Args:
         by: who says it, for people.
+        message: its id; repeated with the same one it is delivered once. None: a new one.
 
     Raises:
         InvalidRequest: there is no text, or too much.
@@ -27,7 +30,7 @@ async def tell(handle: WorkflowHandle[Any, Any], run: RunKey, sealer: Sealer, te
     """
     if not text.strip() or len(text) > MESSAGE_LIMIT:
         raise InvalidRequest(f"the text must have 1 to {MESSAGE_LIMIT:,} characters")
-    message = str(uuid.uuid4())
+    message = message or str(uuid.uuid4())
     sealed = sealer.seal(SealedMessage(binding=Binding.of_message(run, message), text=text))
     input = updates.Tell(message_id=message, run_id=run.run_id, by=by, sealed=sealed)
     try:

@@ -5,7 +5,7 @@
     GET /runs/{run}/live?attempt=1&after=0      SSE: `entries` and `header` as HTML in JSON, `attempt`, `end`
     GET /assets/{name}                             stylesheet, script, icon
 
-The list of runs is in `agent_runs.web.run_list_pages`, what cancels a run in `agent_runs.web.cancelling`.
+The list of runs is in `agent_runs.web.run_list_pages`, what operators do to a run in `agent_runs.web.run_actions`.
 
 A reader costs one page of lines, whatever the length of the transcript or the reader's speed.
 """
@@ -27,11 +27,11 @@ from agent_runs.client.links import PaperclipPages
 from agent_runs.contracts.identity import AttemptKey
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.web.access import Access, Guard, Revocations
-from agent_runs.web.cancelling import CancelPages
 from agent_runs.web.live_page import LivePage
 from agent_runs.web.operators import Operators
 from agent_runs.web.refusals import CONTENT_SECURITY_POLICY, NO_STORE, Refusals, accepts_html
 from agent_runs.web.render import Templates, page_entries
+from agent_runs.web.run_actions import RunActions
 from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.run_list import RunLists
 from agent_runs.web.run_list_pages import RunListPages
@@ -89,14 +89,14 @@ class Pages:
         self._views = RunViews(store, source)
         self._templates = Templates(paperclip)
         self._refusals = Refusals(self._templates, operators)
-        self._cancelling = CancelPages(operators, source, self._templates)
+        self._actions = RunActions(operators, source, self._templates)
         self._run_list = RunListPages(operators, access.tokens, RunLists(store, source), self._templates)
 
     @property
     def routes(self) -> list[BaseRoute]:
         return [
             *self._run_list.routes,
-            *self._cancelling.routes,
+            *self._actions.routes,
             Route("/runs/{run}", self.page),
             Route("/runs/{run}/live", self.live),
             Mount("/assets", StaticFiles(directory=Path(__file__).with_name("assets"))),

@@ -32,7 +32,7 @@ SWITCHES: Final = (
 )
 SIGN_IN: Final = "only operators may list runs: send `Authorization: Bearer TOKEN` with the operator token"
 FOREIGN_FORM: Final = (
-    "this form is not of this site: open the run's page and cancel there; behind a proxy, set "
+    "this form is not of this site: open the run's page and use the form there; behind a proxy, set "
     "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL to the address that browsers use"
 )
 CONTENT_SECURITY_POLICY: Final = "; ".join(
@@ -89,7 +89,7 @@ class Refusals:
         if error.detail == OFF:
             refusal = self._off(up)
         elif error.detail == FOREIGN_FORM:
-            refusal = replace(refusal, title="This run was not cancelled")
+            refusal = replace(refusal, title="Nothing was done to this run")
         elif error.status_code == 401 and not run:
             refusal = self._for_operators(up)
         elif error.status_code in {401, 403}:

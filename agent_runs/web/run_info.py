@@ -15,12 +15,17 @@ from agent_runs.client.outcome import fetch_outcome, request_cancel
 from agent_runs.client.run_list import RunFilter, RunPage, RunsUnavailable, list_page
 from agent_runs.client.runs import RunSummary, find_by_key
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.tell import tell
 from agent_runs.client.timeline import Step, read_timeline
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import Capabilities
+from agent_runs.files import UnusableKey
+from agent_runs.paperclip.sealing import Sealer, public_key
 
 TEMPORAL_TIMEOUT: Final = timedelta(seconds=5)
+DELIVERY_TIMEOUT: Final = timedelta(seconds=30)
+"""Of a message for which a page waits; it goes on to the agent afterwards."""
 
 
 class RunInfoUnavailable(Exception):
@@ -79,6 +84,15 @@ class RunInfoSource(Protocol):
         """
         ...
 
+    async def tell(self, run: RunKey, text: str, by: str, message: str) -> bool:
+        """Send this run's agent a message, and return once it has it. False: Temporal does not know the run.
+
+        Raises:
+            InvalidRequest, MessageNotDelivered: as `agent_runs.client.tell.tell`.
+            RunInfoUnavailable: Temporal does not answer, or no worker has answered yet.
+        """
+        ...
+
 
 class NoRunInfo:
     """Used when Temporal could not be reached at the start: each call raises."""
@@ -90,6 +104,9 @@ class NoRunInfo:
         raise RunsUnavailable("This service is not connected to Temporal")
 
     async def cancel(self, run: RunKey, reason: str) -> bool:  # noqa: ARG002 (the port's)
+        raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
+
+    async def tell(self, run: RunKey, text: str, by: str, message: str) -> bool:  # noqa: ARG002 (the port's)
         raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
 
 
@@ -121,6 +138,19 @@ class TemporalRunInfo:
                 return found is not None
         except (RPCError, TimeoutError):
             raise RunInfoUnavailable("Temporal does not answer") from None
+
+    async def tell(self, run: RunKey, text: str, by: str, message: str) -> bool:
+        try:
+            sealer = Sealer(public_key(self.settings.sealing_key_file, create=False))
+            async with asyncio.timeout(DELIVERY_TIMEOUT.total_seconds()):
+                found = await find_by_key(self.client, run)
+                if found is not None:
+                    await tell(found.handle(self.client), run, sealer, text, by, message)
+                return found is not None
+        except (RPCError, TimeoutError):
+            raise RunInfoUnavailable("Temporal or a worker does not answer") from None
+        except UnusableKey:
+            raise RunInfoUnavailable("This service has no key with which a message can be sealed") from None
 
     async def _run_info(self, run: RunSummary) -> RunInfo:
         handle = run.handle(self.client)

@@ -11,16 +11,17 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agent_runs.client.run_list import InvalidFilter, RunFilter
 from agent_runs.transcript.tokens import Tokens
+from agent_runs.web.forms import form
 from agent_runs.web.operators import CHALLENGE, Operators, bearer
 from agent_runs.web.refusals import NO_STORE, OFF, SIGN_IN, Refusals, accepts_html, with_forms
 from agent_runs.web.render import Templates
@@ -89,9 +90,9 @@ class RunListPages:
         """Set the cookie and go on to the list, or to the run that was asked for."""
         if not self._operators.sign_in:
             raise HTTPException(403, OFF)
-        form = await _form(request)
-        run = form.get("run", "")
-        if not self._operators.accepts(request, form.get("token", "").strip()):
+        fields = await form(request, MAX_FORM)
+        run = fields.get("run", "")
+        if not self._operators.accepts(request, fields.get("token", "").strip()):
             return self._refusals.sign_in_page("That is not the operator token.", run)
         target = f"runs/{quote(run, safe='')}" if run else "runs"
         response = Response(status_code=303, headers={"Location": target, **NO_STORE})
@@ -149,20 +150,3 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 def _query(texts: Mapping[str, str]) -> str:
     return urlencode({name: text for name, text in texts.items() if text})
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """The fields of a small form. Raises HTTPException 400 and 413."""
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_FORM:
-                raise HTTPException(413, f"the form has more than {MAX_FORM} bytes")
-    except ClientDisconnect:
-        raise HTTPException(400, "the form did not arrive") from None
-    try:
-        fields = parse_qs(body.decode("ascii"), max_num_fields=8, errors="strict")
-    except ValueError:
-        raise HTTPException(400, "this is not the form of the sign-in page") from None
-    return {name: values[0] for name, values in fields.items()}

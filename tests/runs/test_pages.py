@@ -13,12 +13,15 @@ import pytest
 
 from agent_runs.client import links
 from agent_runs.client.outcome import cancel, outcome_at_close
+from agent_runs.contracts.errors import MessageNotDelivered
 from agent_runs.logs import usage
 from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcript.tokens import authorization
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service
 from tests.runs.system import System, attempt_key, replay_script
+
+MESSAGE = "6f0c4c4e-5b0e-4d53-9f3f-2f4d0b5d8a51"
 
 
 def with_page(system: System) -> WorkerSettings:
@@ -106,6 +109,14 @@ async def test_the_store_has_the_usage_of_an_agent_that_is_at_work_and_silent(
     known = found[run]
     assert (known.tokens, known.steps, known.cost_usd, known.model) == (107, 1, Decimal("0.25"), raw["config"]["model"])
     assert not known.sealed
+    await cancel(ticket.handle(system.temporal), "enough")
+
+
+async def test_the_page_says_why_a_message_was_not_delivered(system: System) -> None:
+    raw = system.agent("exec sleep 600")
+    ticket = await system.start(raw)
+    with pytest.raises(MessageNotDelivered, match="command line"):
+        await TemporalRunInfo(system.temporal, system.settings).tell(attempt_key(raw).run, "go on", "ada", MESSAGE)
     await cancel(ticket.handle(system.temporal), "enough")
 
 

@@ -17,7 +17,7 @@ from agent_runs.client.run_list import PAGE_RUNS, RunFilter, RunPage, RunsUnavai
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step
-from agent_runs.contracts.errors import Failure
+from agent_runs.contracts.errors import Failure, RunError
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import AttemptReport, Outcome
 from agent_runs.transcript.store import Line, TranscriptStore
@@ -83,6 +83,8 @@ class FakeRunInfo:
     asked: list[tuple[RunFilter, bytes | None]] = field(default_factory=list)
     obstacles: dict[str, str] = field(default_factory=dict)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
+    told: list[tuple[str, str, str, str]] = field(default_factory=list)
+    refusal: RunError | None = None
 
     async def run_info(self, run: RunKey) -> RunInfo | None:
         if self.down:
@@ -93,6 +95,14 @@ class FakeRunInfo:
         if self.down:
             raise RunInfoUnavailable("Temporal does not answer")
         self.cancelled.append((run.name, reason))
+        return run.name == RUN
+
+    async def tell(self, run: RunKey, text: str, by: str, message: str) -> bool:
+        if self.down:
+            raise RunInfoUnavailable("Temporal does not answer")
+        if self.refusal:
+            raise self.refusal
+        self.told.append((run.name, text, by, message))
         return run.name == RUN
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:

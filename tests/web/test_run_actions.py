@@ -1,5 +1,6 @@
-"""Operators cancel a run on its page, after a question; nobody else does."""
+"""Operators cancel a run on its page, after a question, and send its agent messages; nobody else does."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,16 +10,21 @@ from joserfc.jwk import OctKey
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from agent_runs.contracts.errors import MessageNotDelivered
+from agent_runs.contracts.request import Capabilities
 from agent_runs.transcript.tokens import Tokens
-from agent_runs.web.cancelling import REASON
 from agent_runs.web.operators import Operators
 from agent_runs.web.refusals import FOREIGN_FORM, Refusals
 from agent_runs.web.render import Templates
+from agent_runs.web.run_actions import BY, MAX_FORM, REASON
 from tests.support.cases import case
 from tests.web.parts import RUN, Site, run_info
 from tests.web.run_list_parts import BEARER, operated
 
 PATH = f"/runs/{RUN}/cancel"
+TELL = f"/runs/{RUN}/tell"
+MESSAGE = "6f0c4c4e-5b0e-4d53-9f3f-2f4d0b5d8a51"
+TAKES_MESSAGES = Capabilities(resumes=True, rests=True, takes_messages=True, tokens="with each step", cost=True)
 HTML = {"Accept": "text/html"}
 
 
@@ -29,12 +35,14 @@ async def here(tmp_path: Path) -> AsyncIterator[Site]:
         yield made
 
 
-async def asked(here: Site, method: str, path: str = PATH, **headers: str) -> tuple[int, str, str]:
+async def asked(
+    here: Site, method: str, path: str = PATH, form: dict[str, str] | None = None, /, **headers: str
+) -> tuple[int, str, str]:
     """Status, text and target of an operator's request."""
     sent = {**HTML, **BEARER, **headers}
     async with (
         aiohttp.ClientSession(here.base) as person,
-        person.request(method, path, headers=sent, allow_redirects=False) as answer,
+        person.request(method, path, data=form, headers=sent, allow_redirects=False) as answer,
     ):
         return answer.status, await answer.text(), answer.headers.get("Location", "")
 
@@ -84,7 +92,7 @@ def test_a_refused_form_is_not_called_a_link_of_another_run() -> None:
     scope = {"type": "http", "path": PATH, "path_params": {"run": RUN}, "query_string": b"", "headers": []}
     refusals = Refusals(Templates(), Operators(Tokens([OctKey.generate_key(256)])))
     page = bytes(refusals.page(Request(scope), HTTPException(403, FOREIGN_FORM)).body).decode()
-    assert "This run was not cancelled" in page
+    assert "Nothing was done to this run" in page
     assert "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL" in page
     assert "another run" not in page
 
@@ -104,3 +112,55 @@ async def test_without_temporal_and_for_an_unknown_run_nothing_is_said_to_be_can
     status, text, _ = await asked(here, "POST")
     assert status == 503
     assert "nothing was cancelled, try again" in text
+
+
+async def test_a_message_goes_to_the_agent_and_leads_back_to_the_run(here: Site) -> None:
+    status, page, _ = await asked(here, "GET", TELL)
+    assert (status, here.source.told) == (200, [])
+    (message,) = re.findall(r'name="message" value="([0-9a-f-]+)"', page)
+    answer = await asked(here, "POST", TELL, {"message": message, "text": "Use the other branch.\r\nThanks"})
+    assert answer == (303, "", f"../{RUN}")
+    assert here.source.told == [(RUN, "Use the other branch.\nThanks", BY, message)]
+
+
+async def test_a_message_that_was_not_delivered_is_shown_again_with_the_reason(here: Site) -> None:
+    here.source.refusal = MessageNotDelivered("the run has ended")
+    status, page, _ = await asked(here, "POST", TELL, {"message": MESSAGE, "text": "Stop </textarea><b>"})
+    assert (status, "the run has ended" in page, "Comment on the task instead" in page) == (409, True, True)
+    assert "Stop &lt;/textarea&gt;&lt;b&gt;</textarea>" in page
+
+
+@pytest.mark.parametrize(
+    ("form", "headers", "status"),
+    [
+        ({"message": MESSAGE, "text": "x"}, {"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"message": "../1", "text": "x"}, {}, 400),
+        ({"message": MESSAGE, "text": "x" * MAX_FORM}, {}, 413),
+    ],
+    ids=["of another site", "without an id", "too large"],
+)
+async def test_a_form_that_is_not_ours_sends_nothing(
+    here: Site, form: dict[str, str], headers: dict[str, str], status: int
+) -> None:
+    assert (await asked(here, "POST", TELL, form, **headers))[0] == status
+    assert here.source.told == []
+
+
+async def test_the_link_of_a_run_sends_its_agent_nothing(here: Site) -> None:
+    for method in ("GET", "POST"):
+        async with here.http.request(method, TELL, headers=HTML) as answer:
+            assert answer.status == 401
+    assert here.source.told == []
+
+
+async def test_only_the_page_of_an_agent_that_takes_messages_leads_to_the_form(here: Site) -> None:
+    for capabilities, leads in ((TAKES_MESSAGES, True), (None, False)):
+        here.source.info = run_info("running", capabilities=capabilities)
+        _, page, _ = await asked(here, "GET", f"/runs/{RUN}")
+        assert (f'href="{RUN}/tell"' in page) is leads
+
+
+async def test_without_temporal_nobody_is_told_that_the_agent_has_the_message(here: Site) -> None:
+    here.source.down = True
+    status, text, _ = await asked(here, "POST", TELL, {"message": MESSAGE, "text": "x"})
+    assert (status, "the transcript shows whether the agent has the message" in text) == (503, True)

@@ -1,0 +1,33 @@
+"""The fields of a form that a page of ours has sent."""
+
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+MAX_FIELDS: Final = 8
+
+
+async def form(request: Request, limit: int) -> dict[str, str]:
+    """The fields by their names.
+
+    Args:
+        limit: bytes of the whole form.
+
+    Raises:
+        HTTPException: 400 it did not arrive or is none; 413 it is larger.
+    """
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > limit:
+                raise HTTPException(413, f"the form has more than {limit} bytes")
+    except ClientDisconnect:
+        raise HTTPException(400, "the form did not arrive") from None
+    try:
+        fields = parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="strict")
+    except ValueError:
+        raise HTTPException(400, "this is no form of ours") from None
+    return {name: values[0] for name, values in fields.items()}
