@@ -16,7 +16,7 @@ from agent_runs.contracts.errors import (
     WorkspaceNotShared,
 )
 from agent_runs.contracts.identity import RunKey
-from agent_runs.contracts.request import Workspace
+from agent_runs.contracts.request import Capabilities, Workspace
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
 from agent_runs.doctor.objects import CheckedAgent
 from agent_runs.doctor.surroundings import Surroundings
@@ -126,11 +126,9 @@ class CheckConfigurationActivity:
             return [Finding.error(refused.code, refused.message, refused.next_step), *warnings], None
         config = prepared.request.config
         warnings += [_warning(text) for text in self.checks.warnings(config)]
-        can = ", ".join(f"{what}: {answer}" for what, answer in self.checks.capabilities(config).words.items())
-        said = Finding(code="agent_capabilities", level="info", message=f"What the agent {config.agent} can do: {can}")
-        return [_address(config.paperclip_api_url or self.paperclip_api_url), said, *warnings], CheckedAgent(
-            key, prepared, values
-        )
+        url = config.paperclip_api_url or self.paperclip_api_url
+        found = [_address(url), _abilities(config.agent, self.checks.capabilities(config)), *warnings]
+        return found, CheckedAgent(key, prepared, values)
 
 
 def _key(input: CheckStart) -> RunKey:
@@ -140,6 +138,11 @@ def _key(input: CheckStart) -> RunKey:
 def _warning(text: str) -> Finding:
     hint = "Correct the agent's configuration; docs/configuration.md lists what it may say."
     return Finding(code="agent_configuration_warning", level="warn", message=text, hint=hint)
+
+
+def _abilities(agent: str, can: Capabilities) -> Finding:
+    words = ", ".join(f"{what}: {answer}" for what, answer in can.words.items())
+    return Finding(code="agent_capabilities", level="info", message=f"What the agent {agent} can do: {words}")
 
 
 def _address(url: str | None) -> Finding:
