@@ -83,7 +83,7 @@ class FakeRunInfo:
     asked: list[tuple[RunFilter, bytes | None]] = field(default_factory=list)
     obstacles: dict[str, str] = field(default_factory=dict)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
-    told: list[tuple[str, str, str, str]] = field(default_factory=list)
+    messages: list[tuple[str, str, str, str]] = field(default_factory=list)
     refusal: RunError | None = None
 
     async def run_info(self, run: RunKey) -> RunInfo | None:
@@ -102,7 +102,7 @@ class FakeRunInfo:
             raise RunInfoUnavailable("Temporal does not answer")
         if self.refusal:
             raise self.refusal
-        self.told.append((run.name, text, by, message))
+        self.messages.append((run.name, text, by, message))
         return run.name == RUN
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:

@@ -116,11 +116,11 @@ async def test_without_temporal_and_for_an_unknown_run_nothing_is_said_to_be_can
 
 async def test_a_message_goes_to_the_agent_and_leads_back_to_the_run(here: Site) -> None:
     status, page, _ = await asked(here, "GET", TELL)
-    assert (status, here.source.told) == (200, [])
+    assert (status, here.source.messages) == (200, [])
     (message,) = re.findall(r'name="message" value="([0-9a-f-]+)"', page)
     answer = await asked(here, "POST", TELL, {"message": message, "text": "Use the other branch.\r\nThanks"})
     assert answer == (303, "", f"../{RUN}")
-    assert here.source.told == [(RUN, "Use the other branch.\nThanks", BY, message)]
+    assert here.source.messages == [(RUN, "Use the other branch.\nThanks", BY, message)]
 
 
 async def test_a_message_that_was_not_delivered_is_shown_again_with_the_reason(here: Site) -> None:
@@ -143,14 +143,14 @@ async def test_a_form_that_is_not_ours_sends_nothing(
     here: Site, form: dict[str, str], headers: dict[str, str], status: int
 ) -> None:
     assert (await asked(here, "POST", TELL, form, **headers))[0] == status
-    assert here.source.told == []
+    assert here.source.messages == []
 
 
 async def test_the_link_of_a_run_sends_its_agent_nothing(here: Site) -> None:
     for method in ("GET", "POST"):
         async with here.http.request(method, TELL, headers=HTML) as answer:
             assert answer.status == 401
-    assert here.source.told == []
+    assert here.source.messages == []
 
 
 async def test_only_the_page_of_an_agent_that_takes_messages_leads_to_the_form(here: Site) -> None:
@@ -160,7 +160,7 @@ async def test_only_the_page_of_an_agent_that_takes_messages_leads_to_the_form(h
         assert (f'href="{RUN}/tell"' in page) is leads
 
 
-async def test_without_temporal_nobody_is_told_that_the_agent_has_the_message(here: Site) -> None:
+async def test_without_temporal_x_has_the_message(here: Site) -> None:
     here.source.down = True
     status, text, _ = await asked(here, "POST", TELL, {"message": MESSAGE, "text": "x"})
     assert (status, "the transcript shows whether the agent has the message" in text) == (503, True)
