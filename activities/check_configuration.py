@@ -21,6 +21,7 @@ from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding
 from agent_runs.doctor.objects import CheckedAgent
 from agent_runs.doctor.surroundings import Surroundings
 from agent_runs.doctor.trial import pod_findings
+from agent_runs.job.acp_plan import capabilities_of
 from agent_runs.job.checks import Checks
 from agent_runs.job.data_volume import Owner, RunFolders
 from agent_runs.job.redactions import WorkerValues
@@ -127,7 +128,7 @@ class CheckConfigurationActivity:
         config = prepared.request.config
         warnings += [_warning(text) for text in self.checks.warnings(config)]
         url = config.paperclip_api_url or self.paperclip_api_url
-        found = [_address(url), _abilities(config.agent, self.checks.capabilities(config)), *warnings]
+        found = [_address(url), _abilities(config.agent, capabilities_of(config, self.checks.agents)), *warnings]
         return found, CheckedAgent(key, prepared, values)
 
 

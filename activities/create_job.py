@@ -23,6 +23,7 @@ from agent_runs.contracts.errors import (
 )
 from agent_runs.contracts.messages import CreateJob, JobRef
 from agent_runs.contracts.request import Secrets
+from agent_runs.job.acp_plan import capabilities_of
 from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.attempt_plan import attempt_plan, replace_tokens
 from agent_runs.job.manifest import MIN_TTL, JobPlan
@@ -104,8 +105,7 @@ class CreateJobActivity:
     async def _completed(self, job: JobRef, input: CreateJob) -> JobRef:
         page = self.settings.page(input.attempt.run) if self.settings.page else None
         joined = input.joined if await asyncio.to_thread(self._can_open, input) else None
-        can = input.request.capabilities
-        kept = keeps_sessions(input) and (can is None or can.resumes)
+        kept = keeps_sessions(input) and capabilities_of(input.config, self.settings.agents).resumes
         known = {"keeps_sessions": kept, "page": page, "joined": joined}
         return job.model_copy(update=known)
 

@@ -30,7 +30,7 @@ import { failureComment } from "./failure-comment.ts";
 import { OutageLog, RunLog } from "./log.ts";
 import { EndedWithoutOutcome, fetchOutcome, requestCancel } from "./outcome.ts";
 import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
-import { type AdapterExecutionContext, type AdapterExecutionResult, objectOf } from "./paperclip.ts";
+import { type AdapterExecutionContext, type AdapterExecutionResult, type JsonObject, objectOf } from "./paperclip.ts";
 import { PaperclipApi } from "./paperclip-api.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { type Prepared, prepare } from "./request.ts";
@@ -46,6 +46,7 @@ import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
 /** For the last lines of a cancelled run, so that the answer comes in time. */
 const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
 const LAST_LINES_LEAST_MS = 2000;
+const WAITING = "waiting for the agent";
 /** Between two reads of the phase of a run that writes nothing. */
 const PHASE_POLL_MS = 5000;
 
@@ -179,10 +180,10 @@ class Execution {
     const wake: Wake = { ...this.#prepared.wake, delivered };
     const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
-    this.#log.phase = "waiting for the agent";
+    this.#log.phase = WAITING;
     const onBusy = (busy: Busy) => {
       void this.#log.status(`${busyMessage(busy)}; waiting for its end`);
-      void this.#nameTask(busy.task).then((name) => this.#progress("adapter_startup", `Queued behind ${name}`));
+      void this.#reportQueued(busy.task);
     };
     try {
       const ticket =
@@ -202,11 +203,13 @@ class Execution {
     }
   }
 
-  /** How people call the task of another run of the agent. */
-  async #nameTask(task: string | null): Promise<string> {
-    if (task === null) return "another run of the agent";
-    const { body } = await new PaperclipApi(this.#ctx.authToken).request(`/issues/${encodeURIComponent(task)}`);
-    return typeof body.identifier === "string" ? body.identifier : `task ${task}`;
+  /** Names the task that has the agent, unless this run has begun before Paperclip answers. */
+  async #reportQueued(task: string | null): Promise<void> {
+    const api = new PaperclipApi(this.#ctx.authToken);
+    const { body } =
+      task === null ? { body: {} as JsonObject } : await api.request(`/issues/${encodeURIComponent(task)}`);
+    const name = body.identifier ?? (task === null ? "another run of the agent" : `task ${task}`);
+    if (this.#log.phase === WAITING) await this.#progress("adapter_startup", `Queued behind ${name}`);
   }
 
   async #refuseBusy(busy: Busy): Promise<AdapterExecutionResult> {

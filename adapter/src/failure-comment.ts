@@ -10,6 +10,7 @@
 import { type AdapterExecutionContext, objectOf } from "./paperclip.ts";
 import { PaperclipApi } from "./paperclip-api.ts";
 
+const BEGINNING = "**The run failed:";
 const TEXT_LIMIT = 1500;
 /** Comments that are read, the newest first. */
 const COMMENTS_READ = 50;
@@ -36,7 +37,7 @@ export async function failureComment(
   const path = `/issues/${encodeURIComponent(issueId)}/comments`;
   const { body } = await api.request(`${path}?limit=${COMMENTS_READ}`);
   const comments = (Array.isArray(body.list) ? body.list : []).map(objectOf);
-  if (comments.some((comment) => `${comment.body}`.includes(markOf(run)))) return "";
+  if (comments.some(({ body }) => `${body}`.startsWith(BEGINNING) && `${body}`.includes(markOf(run)))) return "";
   if (comments.some((comment) => comment.createdByRunId === runId)) await api.request(path, { body: text });
   return text;
 }
@@ -45,7 +46,7 @@ function commentOf(run: FailedRun): string {
   const { code, message, nextStep, page } = run;
   const said = page ? `[${markOf(run)}](${page})` : markOf(run);
   return [
-    `**The run failed: \`${code}\`.** ${plain(message)}`,
+    `${BEGINNING} \`${code}\`.** ${plain(message)}`,
     ...(nextStep ? [`**Next step:** ${plain(nextStep)}`] : []),
     `${said}${page ? " has what the agent did." : ""}`,
   ].join("\n\n");

@@ -23,7 +23,7 @@ export interface ResultContext {
   page?: string;
   /** Paperclip's id of the wake that started the run, when this wake joined it. */
   joinedRunId?: string;
-  /** What is said on the task instead of the agent's last words: the run has failed. */
+  /** The summary of a failed run: what happened and what to do. */
   comment?: string;
   /** When an operator's cancel was answered with this outcome. */
   cancelledAt?: Date;

@@ -123,6 +123,15 @@ describe.concurrent("a run", () => {
     });
   });
 
+  it("has its failure as its summary once Paperclip does not repeat it", async () => {
+    const request = aRequest({ behaviour: "unschedulable" });
+    const repeat = fakeHost(request, { context: { retryOfRunId: "the-first" } });
+    expect((await wake(request, {}, repeat).result).summary).toMatch(
+      /^\*\*The run failed: `k8s_pod_schedule_failed`\.\*\* .*\n\n\*\*Next step:\*\* .*\n\n\[Run /,
+    );
+    expect((await wake(aRequest({ behaviour: "unschedulable" })).result).summary ?? "").not.toContain("The run failed");
+  });
+
   it("asks Paperclip to continue the conversation after an outage of the provider", async () => {
     const { result } = wake(aRequest({ behaviour: "provider-fails" }));
     const ended = await result;

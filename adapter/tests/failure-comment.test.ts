@@ -57,6 +57,11 @@ describe("a failed run", () => {
     expect(api.posts).toEqual([]);
   });
 
+  it("says it although its agent has named the run in a comment", async () => {
+    api.comments.push({ body: "Run run-1 is at work.", createdByRunId: "wake-0" });
+    expect(await comment()).toBe(TEXT);
+  });
+
   it("without a task has it as its summary, and asks nothing", async () => {
     expect(await comment({}, {})).toBe(TEXT);
     expect(api.requests).toEqual([]);

@@ -7,7 +7,7 @@ from agent_runs.contracts.request import AdapterConfig, OptionalText
 
 
 class AgentConfig(AdapterConfig):
-    """All that an agent's configuration may say, whoever reads it.
+    """The configuration of an agent.
 
     Attributes:
         on_busy, task_queue: read by the plugin alone.
@@ -34,11 +34,11 @@ def field_schemas() -> dict[str, dict[str, Any]]:
 
 def _leaves(prefix: str, value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The fields below a value of this schema. A list or a free object is one field."""
-    below = definition(value).get("properties")
-    if below is None:
+    fields = definition(value).get("properties")
+    if fields is None:
         yield prefix.removesuffix("."), value
         return
-    for name, field in below.items():
+    for name, field in fields.items():
         yield from _leaves(f"{prefix}{name}.", field)
 
 

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from agent_runs.agents.opencode.command import capabilities as opencode_capabilities
 from agent_runs.agents.opencode.command import run_title
 from agent_runs.agents.opencode.config import translate_mcp_servers
 from agent_runs.agents.profile import AgentProfile, rendered, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import CreateJob, PromptBundle
 from agent_runs.contracts.pod import DATA_DIRECTORY
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.request import OPENCODE, Capabilities, RunConfig
 from agent_runs.job.containers import known_environment
 from agent_runs.job.secrets import AGENT_FILES_KEY, AGENT_SKILLS_KEY
 from agent_runs.paperclip.proxy_env import API_URL
@@ -217,6 +218,11 @@ def profile_of(config: RunConfig, profiles: Mapping[str, AgentProfile]) -> Agent
     if found := profiles.get(config.agent):
         return found
     raise InvalidRequest(f"config.agent: {unknown_agent(config.agent, profiles)}")
+
+
+def capabilities_of(config: RunConfig, profiles: Mapping[str, AgentProfile]) -> Capabilities:
+    """What the agent of a configuration can do; raises as `profile_of`."""
+    return opencode_capabilities(config) if config.agent == OPENCODE else profile_of(config, profiles).capabilities
 
 
 def unknown_agent(name: str, profiles: Iterable[str]) -> str:

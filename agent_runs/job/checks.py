@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent_runs.agents.opencode import VERSIONS
-from agent_runs.agents.opencode.command import capabilities, command_line
+from agent_runs.agents.opencode.command import command_line
 from agent_runs.agents.profile import OPENCODE_TITLE, AgentProfile
 from agent_runs.contracts.errors import AgentVersionUnsupported, InvalidRequest, WorkspaceNotShared
-from agent_runs.contracts.request import OPENCODE, Capabilities, RunConfig, RunRequest
-from agent_runs.job.acp_plan import profile_of
+from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest
+from agent_runs.job.acp_plan import capabilities_of, profile_of
 from agent_runs.job.data_volume import RunFolders
 from agent_runs.job.placement import extra_annotations, extra_labels, node_selector, resources, tolerations
 from agent_runs.job.pod_profile import PodOverrides
@@ -117,17 +117,13 @@ class Checks:
         """The request with the policy's budget where the agent's configuration has no limit of its own, and with notes
         about what of it the agent cannot do. The configuration has been checked."""
         config, runtime = self.policy.bounded(request.config), request.runtime
-        notes, can = self.warnings(config), self.capabilities(config)
+        notes, can = self.warnings(config), capabilities_of(config, self.agents)
         session = runtime.session_params
         if session is not None and not can.resumes:
             runtime = runtime.model_copy(update={"session_params": None})
             notes = (*notes, f"session {session.session_id} is not resumed: {config.agent} cannot load sessions")
         changes = {"config": config, "runtime": runtime, "notes": (*request.notes, *notes), "capabilities": can}
         return request.model_copy(update=changes)
-
-    def capabilities(self, config: RunConfig) -> Capabilities:
-        """Of the agent that a configuration names, which has been checked."""
-        return capabilities(config) if config.agent == OPENCODE else profile_of(config, self.agents).capabilities
 
     def warnings(self, config: RunConfig) -> tuple[str, ...]:
         """What of a configuration its agent cannot do. The configuration has been checked."""

@@ -16,7 +16,7 @@ async def form(request: Request, limit: int) -> dict[str, str]:
         limit: bytes of the whole form.
 
     Raises:
-        HTTPException: 400 it did not arrive or is none; 413 it is larger.
+        HTTPException: 400: the body did not arrive or is not form data. 413: it exceeds the limit.
     """
     body = bytearray()
     try:

@@ -5,9 +5,8 @@
     GET /runs/{run}/tell        has the field for a message
     POST /runs/{run}/tell       sends it and goes back to the run's page
 
-A link to a run only opens it: whoever has no more than the link can do neither. A form of another site is refused by
-the browser's own words for it (`Sec-Fetch-Site`, and `Origin` of older ones), because a proxy's header comes with any
-request. Source: W3C, Fetch Metadata Request Headers.
+A run's link allows neither. A form from another site is refused by `Sec-Fetch-Site`, or `Origin` in older browsers:
+a proxy adds its header to every request. Source: W3C, Fetch Metadata Request Headers.
 """
 
 import uuid
@@ -109,7 +108,7 @@ def _message_id(text: str) -> str:
     """That of the form, so that a form which is sent twice has one message.
 
     Raises:
-        HTTPException: 400, it is none.
+        HTTPException: 400, the text is not a UUID.
     """
     try:
         return str(uuid.UUID(text))

@@ -119,6 +119,15 @@ async def test_while_the_agent_is_held_the_server_is_asked_again_only_when_the_h
     monkeypatch.setattr("agent_runs.client.attach.attach", counted)
     held = await attach(temporal, settings, request_of_a_run.wake)
     other = request_of_a_run.model_copy(update={"run_id": "another"})
+    result, ended = WorkflowHandle.result, [RPCStatusCode.DEADLINE_EXCEEDED]
+
+    async def ended_once(handle: WorkflowHandle[Any, Any], **options: Any) -> Any:
+        """A busy server ends the first wait."""
+        if ended:
+            raise RPCError("busy", ended.pop(), b"")
+        return await result(handle, **options)
+
+    monkeypatch.setattr(WorkflowHandle, "result", ended_once)
     waiting = asyncio.create_task(attach_when_free(temporal, settings, other.wake, lambda _: busy.set()))
     await busy.wait()
     for _ in range(20):  # a caller that asks at once would have had as many answers

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from agent_runs.agents.opencode import VERSIONS
-from agent_runs.agents.opencode.command import RESERVED_OPTIONS, command_line, run_title, served_turn
+from agent_runs.agents.opencode.command import (
+    RESERVED_OPTIONS,
+    SERVER_CAPABILITIES,
+    capabilities,
+    command_line,
+    run_title,
+    served_turn,
+)
 from agent_runs.agents.opencode.config import (
     OVERRIDING_VARIABLES,
     deep_merge,
@@ -210,5 +217,9 @@ def test_options_that_only_the_command_line_has_choose_it_or_are_refused() -> No
     arguments = ["--file", "notes.md"]
     assert turn(extraArgs=arguments) is None
     assert turn(transport="run") is None
+    for config in ({"extraArgs": arguments}, {"transport": "run"}):
+        can = capabilities(RunConfig.model_validate({"model": MODEL, **config}))
+        assert (can.resumes, can.rests, can.takes_messages) == (True, False, False)
+    assert capabilities(RunConfig(model=MODEL)) == SERVER_CAPABILITIES
     with pytest.raises(InvalidRequest, match=r"config.extraArgs: OpenCode's server has no --file: .* transport: run"):
         turn(extraArgs=arguments, transport="serve")

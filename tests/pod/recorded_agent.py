@@ -4,8 +4,8 @@
 
 It waits for each message that the agent got, by its method, and writes what the agent answered. SCRIPT, in JSON,
 changes that: `end` is the exit code with which it ends after so many lines of output (`lines`), `hang` the method after
-which it says nothing any more, `hold` the one that it answers only once there is a file `go`, `raw` the file of which
-all bytes are written after the first prompt instead.
+which it says nothing any more. It answers the method `hold` once a file `go` exists. After the first prompt it writes
+the bytes of the file `raw` instead.
 """
 
 import json
