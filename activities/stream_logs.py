@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -25,13 +25,14 @@ from agent_runs.contracts.messages import (
     StreamProgress,
 )
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
-from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
+from agent_runs.contracts.updates import ASKED, BUDGET_WARNING, BudgetWarning, Question
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.frames import with_peaks
+from agent_runs.logs.questions import Questions
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
 from agent_runs.logs.stored_output import OutputMetrics, StoredOutput, gap_row, off_loop
 from agent_runs.logs.usage import BudgetWatch, UsageRecorder
@@ -119,7 +120,8 @@ class StreamLogsActivity:
         writer = this_writer()
         await self.store.claim(input.attempt, writer)  # first, so that no other writer adds lines after we have read
         redaction = await self.redactions.current(input.job.joined)
-        state = await StoredOutput.read(self.store, input.attempt, redaction, activity.heartbeat)
+        questions = Questions(input.attempt.attempt, ask_people) if input.asks else None
+        state = await StoredOutput.read(self.store, input.attempt, redaction, activity.heartbeat, questions)
         sealed = await self.store.receipt(input.attempt)
         state.run_size = await self.store.stored_bytes(input.attempt.run)
         state.cursor = state.resumed_at(last_heartbeat() or input.resume, input.job.claimed)
@@ -134,6 +136,7 @@ class StreamLogsActivity:
         async with (
             heartbeats(state, follower, self.throttle),
             usage.recording(self.store, input.attempt, writer),
+            in_background(questions.send()) if questions is not None else nullcontext(),
             follower,
         ):
             async for batch in until_worker_shutdown(follower):
@@ -256,13 +259,22 @@ async def until_worker_shutdown(follower: Follower) -> AsyncIterator[Batch]:
 
 
 async def warn_of_budget(warning: BudgetWarning) -> bool:
-    """Tells the run, which shows it at once; False: Temporal does not take it now."""
+    """Sends it to the run, which shows it at once; False: Temporal does not take it now."""
+    return await _signal(BUDGET_WARNING, warning)
+
+
+async def ask_people(question: Question) -> bool:
+    """Sends a question to the run, which shows it at once; False: Temporal does not take it now."""
+    return await _signal(ASKED, question)
+
+
+async def _signal(name: str, argument: BudgetWarning | Question) -> bool:
     info = activity.info()
     run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
     try:
-        await run.signal(BUDGET_WARNING, warning, rpc_timeout=SIGNAL_TIMEOUT)
+        await run.signal(name, argument, rpc_timeout=SIGNAL_TIMEOUT)
     except RPCError as error:
-        activity.logger.warning("people cannot be warned of the budget now: %s", error)
+        activity.logger.warning("the run cannot get the signal %s now: %s", name, error)
         return False
     return True
 

@@ -3,11 +3,11 @@
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from temporalio import activity
 
-from agent_runs.contracts.errors import MessageNotDelivered, PodLost
+from agent_runs.contracts.errors import ClusterUnavailable, MessageNotDelivered, PodLost
 from agent_runs.contracts.messages import TellAgent
 from agent_runs.contracts.start import Binding, SealedMessage
 from agent_runs.job import resting_pods
@@ -30,23 +30,36 @@ class TellAgentActivity:
         """Returns once the agent has the message. May be repeated: the pod knows by its id whether it has it.
 
         Raises:
-            MessageNotDelivered: the agent has ended or takes no messages, or its pod cannot be asked.
+            MessageNotDelivered: the agent has ended, takes no messages or does not ask this; or its pod is not reached.
             SealedFieldUnreadable: sealed for another use or with another key.
-            ClusterUnavailable: the API server refused or timed out; retried.
+            ClusterUnavailable: the API server refused or timed out, or the pod of a question does not answer; retried.
         """
-        use = Binding.of_message(input.attempt.run, input.message_id)
-        opened = await asyncio.to_thread(self.opener.open, input.sealed, SealedMessage, use)
-        request = {"id": input.message_id, "by": input.by, "text": opened.text}
+        request = {"id": input.message_id, "by": input.by, **await self._content(input)}
         while True:
             try:
                 answer = await resting_pods.ask(self.cluster, input.job, resting_pods.TELL_COMMAND, request)
-            except resting_pods.NotAsked:
+            except (resting_pods.NotAsked, PodLost) as error:
+                if input.question:
+                    raise ClusterUnavailable("its pod does not answer, and the question waits") from None
+                if isinstance(error, PodLost):
+                    raise MessageNotDelivered(
+                        "its pod does not answer: nobody knows whether it has the message"
+                    ) from None
                 before = ": an earlier worker may have reached it" if activity.info().attempt > 1 else ""
                 raise MessageNotDelivered(f"its pod cannot be reached{before}") from None
-            except PodLost:
-                raise MessageNotDelivered("its pod does not answer: nobody knows whether it has the message") from None
             if not answer.accepted:
                 raise MessageNotDelivered(answer.reason)
             if answer.delivered:
                 return
             await asyncio.sleep(INTERVAL.total_seconds())
+
+    async def _content(self, input: TellAgent) -> dict[str, Any]:
+        """What the driver gets, in its own words."""
+        own = {"question": input.question.partition("-")[2], "answers": ()} if input.question else {}
+        if input.sealed is None:
+            return {"text": "", **own}
+        use = Binding.of_message(input.attempt.run, input.message_id)
+        opened = await asyncio.to_thread(self.opener.open, input.sealed, SealedMessage, use)
+        if opened.question != input.question:
+            raise MessageNotDelivered("it was sealed for another question")
+        return {"text": opened.text, **own, **({"answers": opened.answers} if own else {})}

@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.messages import JoinedRun
     from agent_runs.contracts.outcome import Outcome
     from workflows import attempts, attributes, run_metrics, telling
+    from workflows.asking import Asking
     from workflows.boundary import Unreadable, close_with, decode, one_argument, run_start
     from workflows.current_details import Phase
     from workflows.run_state import RunState
@@ -25,6 +26,8 @@ _CANCEL_IS_SEEN: Final = timedelta(milliseconds=1)
 cancel came first (temporalio 1.35.0, observed: Updates and signals of an activation are applied before the rest)."""
 MAX_JOINS: Final = 500
 """Temporal accepts 2,000 updates of one run, and the last must be left for its outcome."""
+MAX_ANSWERS: Final = 500
+"""Most of them are refused before they are accepted; so many come at the same time."""
 
 
 @workflow.defn(name=WORKFLOW_TYPE)
@@ -38,7 +41,8 @@ class AgentRunWorkflow:
         self._run = RunState.of(run_start(start))
         self._tokens = TokenRotation(self._run)
         self._joined: list[str] = []
-        self._joins = self._messages = 0
+        self._joins = self._messages = self._answers = 0
+        self._asking = Asking(self._run)
         self._collected = False
         self._released = False
         self._cleaned_up = False
@@ -166,6 +170,40 @@ class AgentRunWorkflow:
             raise MessageNotDelivered("the run has ended")
         if self._messages >= telling.MAX_MESSAGES:
             raise MessageNotDelivered(f"it has {telling.MAX_MESSAGES} messages in this run, which is the most")
+
+    @workflow.signal(name=updates.ASKED)
+    @one_argument
+    async def ask(self, raw: RawValue) -> None:
+        """The agent asks something and waits. What is no such question is ignored."""
+        with suppress(Unreadable):
+            await self._asking.ask(decode(raw, updates.Question))
+
+    @workflow.query(name=updates.QUESTIONS)
+    @one_argument
+    def questions(self, _: RawValue) -> list[updates.Question]:
+        """What the agent asks and waits for."""
+        return self._asking.open
+
+    @workflow.update(name=updates.ANSWER)
+    @one_argument
+    async def answer(self, raw: RawValue) -> updates.Delivery:
+        """Answers a question of the agent; returns once it has the answer. The first answer counts."""
+        self._answers += 1
+        return await self._asking.answer(decode(raw, updates.Answer))
+
+    @answer.validator
+    @one_argument
+    def refuse_answer(self, raw: RawValue) -> None:
+        """Refuses what answers nothing; a refusal leaves no event in the history."""
+        try:
+            input = decode(raw, updates.Answer)
+        except Unreadable as error:
+            raise InvalidRequest(f"the answer {error}") from None
+        if input.run_id != self._run.start.run_id:
+            raise MessageNotDelivered(f"run {input.run_id} does not have the agent")
+        self._asking.check(input)
+        if self._answers >= MAX_ANSWERS:
+            raise MessageNotDelivered(f"it has {MAX_ANSWERS} answers in this run, which is the most")
 
     @join.validator
     @one_argument

@@ -22,7 +22,8 @@ class Attempt:
         token_run_id: Paperclip's id of the run whose token its pod has; None: of the run that it was started for.
         failure: what ended it from outside OpenCode.
         started_at: the agent's container was first seen running.
-        run_time: how long the agent ran, by workflow time.
+        asking: how long it waited for people, if there is a limit on its run time.
+        run_time: how long the agent ran, by workflow time, without that.
         killed: the agent did not end within its grace.
         pods_deleted: `finish` has seen that no pod of it is left.
         agent_started: `finish` has seen a pod of it whose agent had started.
@@ -37,6 +38,7 @@ class Attempt:
     report: Report | None = None
     failure: Failure | None = None
     started_at: datetime | None = None
+    asking: timedelta = timedelta()
     run_time: timedelta = timedelta()
     killed: bool = False
     pods_deleted: bool = False

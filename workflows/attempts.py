@@ -57,7 +57,7 @@ async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionPa
         attempt.failure = run.stopped_by
     run.current = None
     await tokens.end()
-    attempt.run_time = workflow.now() - attempt.started_at if attempt.started_at else timedelta()
+    attempt.run_time = workflow.now() - attempt.started_at - attempt.asking if attempt.started_at else timedelta()
     run.attempts.append(attempt)
     await finalization.finalize(run, attempt)
     return attempt

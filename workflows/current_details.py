@@ -14,7 +14,7 @@ from agent_runs.contracts.start import RunStart
 MAX_WARNINGS: Final = 5
 LINKS: Final = frozenset({"transcript"})
 """Values that are addresses of our own services."""
-OF_ATTEMPT: Final = frozenset({"job", "pod", "node", "stopping"})
+OF_ATTEMPT: Final = frozenset({"job", "pod", "node", "question", "stopping"})
 """Values that are not those of the next attempt."""
 WHY_IT_WAITS: Final = "the last heartbeat of await_schedule, under Pending Activities"
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9._~:/%?=&+-]{1,300}")
@@ -29,6 +29,7 @@ class Phase(StrEnum):
     PREPARING = "preparing"
     SCHEDULING = "scheduling"
     RUNNING = "running"
+    ASKING = "asking"
     FINISHING = "finishing"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -72,6 +73,10 @@ class CurrentDetails:
         kept = {name: text for name, text in self.values.items() if name not in left_out}
         known = {name: text for name, text in values.items() if text}
         return replace(self, phase=phase, values={**kept, **known})
+
+    def without(self, name: str) -> Self:
+        """These details without a value that is over."""
+        return replace(self, values={key: text for key, text in self.values.items() if key != name})
 
     def with_warnings(self, warnings: Iterable[str]) -> Self:
         """These details with more warnings."""

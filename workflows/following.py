@@ -92,9 +92,10 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
         answered_timeout=ANSWERED_TIMEOUT,
         model=run.config.model,
         budget=_budget(run.config),
+        asks=run.asks,
     )
     stream = _stream_logs(input, f"stream logs of {pod.name}")
-    limits = _start_limits(run)
+    limits = _start_limits(run, attempt)
     cause: AgentRuns | None = None
     try:
         run.raise_if_stopped()  # the wait for the start may have taken a cancel, and ended well all the same
@@ -141,17 +142,28 @@ def _stream_logs(input: StreamLogs, summary: str) -> workflow.ActivityHandle[Str
     )
 
 
-def _start_limits(run: RunState) -> list[asyncio.Task[Failure]]:
+def _start_limits(run: RunState, attempt: Attempt) -> list[asyncio.Task[Failure]]:
     """The limits of a running agent that the workflow measures; the result is the failure of exceeding it."""
     timeout = timedelta(seconds=run.config.timeout_sec)
     run_time = sum((earlier.run_time for earlier in run.attempts), timedelta())
-    return [asyncio.create_task(_run_timeout(timeout, run_time))] if timeout else []
+    return [asyncio.create_task(_run_timeout(run, attempt, timeout, timeout - run_time))] if timeout else []
 
 
-async def _run_timeout(limit: timedelta, run_time: timedelta) -> Failure:
-    """Enforces `timeoutSec`: the agents' run time in all attempts together; waiting for a node does not count."""
-    await workflow.sleep(max(limit - run_time, timedelta(milliseconds=1)), summary="run timeout")
-    return RunTimeout.as_failure(f"Timed out after {int(limit.total_seconds())}s")
+async def _run_timeout(run: RunState, attempt: Attempt, limit: timedelta, left: timedelta) -> Failure:
+    """Enforces `timeoutSec`: the agents' run time in all attempts together; waits for a node or a person do not
+    count."""
+    while True:
+        began = workflow.now()
+        try:
+            await workflow.wait_condition(
+                lambda: run.is_asking, timeout=max(left, timedelta(milliseconds=1)), timeout_summary="run timeout"
+            )
+        except TimeoutError:
+            return RunTimeout.as_failure(f"Timed out after {int(limit.total_seconds())}s")
+        asked_at = workflow.now()
+        left -= asked_at - began
+        await workflow.wait_condition(lambda: not run.is_asking)
+        attempt.asking += workflow.now() - asked_at
 
 
 async def _stop_gracefully(

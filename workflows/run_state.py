@@ -93,6 +93,17 @@ class RunState:
         return attempt is not None and attempt.started_at is not None and self.stopped_by is None
 
     @property
+    def asks(self) -> bool:
+        """Whether people are asked what the agent asks."""
+        capabilities = self.request.capabilities
+        return capabilities is not None and capabilities.asks
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the agent waits for the answer of a person."""
+        return self.details.phase is Phase.ASKING
+
+    @property
     def has_ended(self) -> bool:
         """Whether no agent will work any more."""
         return self.decided is not None or self.stopped_by is not None or self.stopped_before_attempt is not None
@@ -151,7 +162,7 @@ class RunState:
         workflow.set_current_details(self.details.markdown)
         if changed and phase is Phase.SCHEDULING:
             attributes.publish({attributes.RUN_PHASE: phase.value, attributes.MODEL: self.config.model})
-        elif changed and phase is Phase.RUNNING:
+        elif changed and phase in {Phase.RUNNING, Phase.ASKING}:
             attributes.publish({attributes.RUN_PHASE: phase.value})
 
     def show_report(self, report: Report) -> None:

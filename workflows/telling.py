@@ -1,4 +1,4 @@
-"""Delivers a user message to an agent that works."""
+"""Delivers what people send an agent that works."""
 
 from datetime import timedelta
 from typing import Final
@@ -10,7 +10,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
     from agent_runs.contracts.errors import MessageNotDelivered
     from agent_runs.contracts.messages import TellAgent
-    from agent_runs.contracts.updates import Delivery, Tell
+    from agent_runs.contracts.updates import Answer, Delivery, Tell
     from workflows.activity_calls import HANDOVER_HEARTBEAT, RETRIES, STOPS_FIRST, failure_of_activity
     from workflows.run_state import RunState
 
@@ -27,27 +27,44 @@ async def tell(run: RunState, message: Tell) -> Delivery:
         MessageNotDelivered: it does not work any more, or takes none.
     """
     await workflow.wait_condition(lambda: run.is_at_work or run.has_ended)
+    delivery = await deliver(run, message, DELIVERY)
+    run.note(f"{message.by} sent the agent a message in attempt {delivery.attempt}")
+    return delivery
+
+
+async def deliver(run: RunState, message: Tell | Answer, limit: timedelta) -> Delivery:
+    """Gives the agent of the current attempt a message or an answer; ends with the attempt.
+
+    Raises:
+        MessageNotDelivered: it has ended, or does not take it.
+    """
     attempt = run.current
     if attempt is None or attempt.job is None or run.has_ended:
         raise MessageNotDelivered("the run has ended")
+    question = message.question_id if isinstance(message, Answer) else None
+    step = workflow.start_activity(
+        activities.tell_agent,
+        TellAgent(
+            attempt=attempt.key,
+            job=attempt.job,
+            message_id=message.message_id,
+            by=message.by,
+            sealed=message.sealed,
+            question=question,
+        ),
+        summary=f"answer the agent's question {question}" if question else f"tell the agent {message.message_id}",
+        start_to_close_timeout=DELIVERY,
+        schedule_to_close_timeout=limit,
+        heartbeat_timeout=HANDOVER_HEARTBEAT,
+        retry_policy=RETRIES,
+        cancellation_type=STOPS_FIRST,
+    )
+    await workflow.wait_condition(lambda: step.done() or run.current is not attempt or run.has_ended)
+    if not step.done():
+        step.cancel()
     try:
-        await workflow.execute_activity(
-            activities.tell_agent,
-            TellAgent(
-                attempt=attempt.key,
-                job=attempt.job,
-                message_id=message.message_id,
-                by=message.by,
-                sealed=message.sealed,
-            ),
-            summary=f"tell the agent {message.message_id}",
-            start_to_close_timeout=DELIVERY,
-            schedule_to_close_timeout=DELIVERY,
-            heartbeat_timeout=HANDOVER_HEARTBEAT,
-            retry_policy=RETRIES,
-            cancellation_type=STOPS_FIRST,
-        )
+        await step
     except ActivityError as error:
-        raise MessageNotDelivered(failure_of_activity(run, error).message) from None
-    run.note(f"{message.by} sent the agent a message in attempt {attempt.key.attempt}")
+        ended = run.has_ended or run.current is not attempt
+        raise MessageNotDelivered("the run has ended" if ended else failure_of_activity(run, error).message) from None
     return Delivery(run_id=run.start.run_id, attempt=attempt.key.attempt, at=workflow.now())

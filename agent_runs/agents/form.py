@@ -129,9 +129,16 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "dangerouslySkipPermissions",
             "Skip Permission Checks",
             "Dangerous: the agent's tools may read and change whatever the pod reaches outside of the workspace, with "
-            "nobody asked: other folders of its home, mounted Secrets, the pod itself. Off: a tool call that leaves "
-            "the workspace is denied, as is a shell command that names such a path. Programs that the agent starts are "
-            "confined by neither. An agent without such a mode is refused.",
+            "nobody asked: other folders of its home, mounted Secrets, the pod itself. Off: people are asked for each "
+            "tool call that leaves the workspace and each shell command that names such a path (askTimeoutSec), and "
+            "OpenCode may ask them questions. Neither rule confines programs that the agent starts. An agent without "
+            "such a mode is refused.",
+        ),
+        Caption(
+            "askTimeoutSec",
+            "Ask Timeout",
+            "Seconds that the agent waits for the answer of a person to what it asks: a permission that is set to ask, "
+            "or a question. Then the question is rejected. 0: nobody is asked, and ask means deny.",
         ),
         Caption(
             "keepWarmSec",

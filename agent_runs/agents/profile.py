@@ -261,6 +261,7 @@ class AgentProfile(ProfilePart):
             resumes=self.loads_sessions,
             rests=self.rests,
             takes_messages=self.takes_messages,
+            asks=self.permissions.reject is not None,
             tokens=tokens if self.usage else None,
             cost=self.cost is not None,
         )

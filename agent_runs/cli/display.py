@@ -20,7 +20,7 @@ from agent_runs.cli.lazy import lazy
 from agent_runs.cli.runs_table import runs_table
 from agent_runs.client.explanation import explain
 from agent_runs.contracts.outcome import GAP_STREAM, Outcome, Usage
-from agent_runs.contracts.updates import Delivery
+from agent_runs.contracts.updates import Delivery, Question
 from agent_runs.transcript.entries import entry, json_object
 from agent_runs.transcript.events import printable, visible
 
@@ -105,6 +105,8 @@ class Display(Protocol):
     def cancelled(self, run_id: str, answer: Cancelled) -> None: ...
 
     def delivered(self, answer: Delivery) -> None: ...
+
+    def questions(self, questions: Iterable[Question]) -> None: ...
 
     def values(self, values: dict[str, str]) -> None:
         """Show names and values, such as addresses or environment variables."""
@@ -224,7 +226,18 @@ class TextDisplay:
         )
 
     def delivered(self, answer: Delivery) -> None:
-        self._print(Text(f"the agent of run {answer.run_id} has the message"))
+        self._print(Text(f"the agent of run {answer.run_id} has it"))
+
+    def questions(self, questions: Iterable[Question]) -> None:
+        """Print each with its id and its numbered options."""
+        for question in questions:
+            self._print(Text(f"{question.id} ({question.kind})", style="bold"))
+            for part in question.fields:
+                self._print(Text(printable(part.text, 1000)))
+                for number, option in enumerate(part.options, 1):
+                    self._print(Text(f"  {number}  {printable(f'{option.label}  {option.description}', 500)}"))
+                if part.own_words:
+                    self._print(Text("  or own words"))
 
     def values(self, values: dict[str, str]) -> None:
         """Print one per line, not wrapped; environment variables as `export` commands."""
@@ -320,6 +333,11 @@ class JsonDisplay:
     def delivered(self, answer: Delivery) -> None:
         """`{"type": "delivered", "runId": …, "attempt": …, "at": …}`."""
         self._write("delivered", **answer.model_dump(mode="json", by_alias=True))
+
+    def questions(self, questions: Iterable[Question]) -> None:
+        """`{"type": "question", "id": …, "kind": "permission" | "question", "fields": …}`."""
+        for question in questions:
+            self._write("question", **question.model_dump(mode="json", by_alias=True))
 
     def values(self, values: dict[str, str]) -> None:
         """`{"type": "values", …}`."""

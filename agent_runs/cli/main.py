@@ -109,6 +109,26 @@ def tell(
 
 
 @app.command()
+def answer(
+    run: Run,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="ANSWER", help="For each part: an option, its number, or own words.")
+    ] = None,
+    question: Annotated[str | None, typer.Option(help="The question's id; default: the oldest.")] = None,
+    reject: Annotated[bool, typer.Option("--reject", help="Do not permit it, or decline to answer.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Answer what an agent asks, and return once it has the answer. Without an answer, show what it asks.
+
+    Where several options may be chosen, separate them by commas. The first answer counts.
+
+    Example: agent-runs answer 7d6733a4-a207-4bf9-87db-cf32e87a5407 "Allow once"
+    """
+    shown = display.display(as_json=as_json)
+    run_async(lambda: runs.answer(run, words or [], shown, question=question, reject=reject))
+
+
+@app.command()
 def logs(
     run: Run,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue to the run's end; Ctrl-C detaches.")] = False,

@@ -28,10 +28,11 @@ from agent_runs.client import links
 from agent_runs.client import outcome as outcomes
 from agent_runs.client.amounts import duration_text
 from agent_runs.client.connection import TemporalUnreachable, connect
-from agent_runs.client.obstacles import Obstacle, read_obstacles
+from agent_runs.client.obstacles import Obstacle, open_questions, read_obstacles
 from agent_runs.client.runs import RunSummary, UnknownRun, find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Timeline, read_timeline
+from agent_runs.contracts.errors import MessageNotDelivered
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.files import read_json_object
@@ -137,12 +138,33 @@ async def cancel(run: str, reason: str, display: Display) -> int:
 async def tell(run: str, text: str, display: Display) -> int:
     """Tell a run's agent something."""
     settings = ClientSettings.read()
-    sealer = sealing.Sealer(sealing.public_key(settings.sealing_key_file, create=not settings.production))
-    client = await connect(settings)
+    sealer, client = _sealer(settings), await connect(settings)
     summary = await find_run(client, run)
     delivery = await telling.tell(summary.handle(client), summary.key, sealer, text, getpass.getuser())
     display.delivered(delivery)
     return 0
+
+
+async def answer(run: str, words: Sequence[str], display: Display, *, question: str | None, reject: bool) -> int:
+    """Answer a question of a run's agent; without an answer show its questions."""
+    settings = ClientSettings.read()
+    sealer, client = _sealer(settings), await connect(settings)
+    summary = await find_run(client, run)
+    handle = summary.handle(client)
+    asked = [] if summary.decided else await open_questions(handle)
+    asked = [each for each in asked if question in {None, each.id}]
+    if not asked:
+        raise MessageNotDelivered(f"the agent does not ask {question or 'anything'}")
+    if not words and not reject:
+        display.questions(asked)
+        return 0
+    answers = () if reject else telling.chosen(asked[0], words)
+    display.delivered(await telling.answer(handle, summary.key, sealer, asked[0], answers, getpass.getuser()))
+    return 0
+
+
+def _sealer(settings: ClientSettings) -> sealing.Sealer:
+    return sealing.Sealer(sealing.public_key(settings.sealing_key_file, create=not settings.production))
 
 
 async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
@@ -248,8 +270,7 @@ def sealed_wake(raw: dict[str, Any], settings: ClientSettings, display: Display)
         InvalidRequest: names every wrong field and the remedy.
         UnusableKey: the key file holds no key, or is missing in production.
     """
-    key = sealing.public_key(settings.sealing_key_file, create=not settings.production)
-    wake = wakes.build_wake(raw, sealing.Sealer(key))
+    wake = wakes.build_wake(raw, _sealer(settings))
     for note in wake.notes:
         display.note(note)
     return wake

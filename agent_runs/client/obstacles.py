@@ -19,15 +19,25 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
 from temporalio.service import RPCError
 
 from agent_runs.client.amounts import duration_text
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.timeline import STEPS, Step
+from agent_runs.contracts import updates
 from agent_runs.contracts.base import Contract
 from agent_runs.contracts.errors import FAILURES
 from agent_runs.transcript.events import printable
+from workflows import attributes
+from workflows.current_details import Phase
 
 UNUSUAL_WAIT: Final = timedelta(seconds=5)
 """A worker takes a task within a tenth of a second."""
@@ -47,7 +57,7 @@ MESSAGE_LIMIT: Final = 300
 
 RUN: Final = "the run"
 
-Kind = Literal["step_fails", "step_waits", "no_worker", "worker_busy", "workflow_task_fails"]
+Kind = Literal["step_fails", "step_waits", "no_worker", "worker_busy", "workflow_task_fails", "asks"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,11 @@ async def read_obstacles(
     now = datetime.now(UTC)
     queue, kinds = description.task_queue, _kinds_that_wait(description, now)
     workers = {kind: Workers(queue, await last_poll(client, queue, kind)) for kind in kinds}
-    return obstacles_of(description, workers, {step.name: step.started for step in steps if step.ended is None}, now)
+    phase = description.typed_search_attributes.get(attributes.RUN_PHASE)
+    run_id = description.typed_search_attributes.get(attributes.PAPERCLIP_RUN_ID)
+    asked = await _questions(handle, run_id, now) if phase == Phase.ASKING else ()
+    began = {step.name: step.started for step in steps if step.ended is None}
+    return *asked, *obstacles_of(description, workers, began, now)
 
 
 async def obstacles_of_runs(client: Client, runs: Sequence[RunSummary]) -> Mapping[str, str]:
@@ -171,6 +185,31 @@ def obstacles_of(
         elif (waiting := _reported(activity, name, now)) is not None:
             found.append(waiting)
     return found
+
+
+async def open_questions(handle: WorkflowHandle[Any, Any]) -> list[updates.Question]:
+    """What the agent asks and waits for, oldest first.
+
+    Raises:
+        RPCError: no such run, or no worker answers.
+    """
+    found: list[updates.Question] = await handle.query(updates.QUESTIONS, result_type=list[updates.Question])
+    return found
+
+
+async def _questions(handle: WorkflowHandle[Any, Any], run_id: str | None, now: datetime) -> Sequence[Obstacle]:
+    """What the agent asks; nothing while no worker says it."""
+    how = f"Answer on its task, on the run's page, or with: agent-runs answer {run_id}"
+    with suppress(RPCError, WorkflowQueryRejectedError, WorkflowQueryFailedError, TimeoutError):
+        async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
+            asked = await open_questions(handle)
+        return [_question(each, how, now) for each in asked]
+    return ()
+
+
+def _question(asked: updates.Question, how: str, now: datetime) -> Obstacle:
+    text = f"The agent asks: {printable(asked.title, MESSAGE_LIMIT)}. {how}"
+    return Obstacle("asks", RUN, text, asked.asked_at or now, asked.id)
 
 
 def _kinds_that_wait(description: WorkflowExecutionDescription, now: datetime) -> Sequence[TaskQueueType.ValueType]:

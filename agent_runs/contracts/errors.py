@@ -477,11 +477,12 @@ class OutputCutOff(RunError):
 
 
 class PermissionBlocked(RunError):
-    """The agent asked for a permission, which nobody could grant, and stopped."""
+    """The agent asked for a permission, did not get it, and stopped."""
 
     code = "permission_blocked"
     next_step = (
-        "Allow or deny the named permission in the agent's configuration: `opencode`, `dangerouslySkipPermissions`."
+        "Allow or deny the named permission in the agent's configuration (`opencode`, `dangerouslySkipPermissions`), "
+        "or have people asked for it: see `askTimeoutSec`."
     )
 
 

@@ -178,14 +178,16 @@ class TellAgent(Contract):
     """Input of `tell_agent`.
 
     Attributes:
-        sealed: compact JWE of `SealedMessage`.
+        sealed: compact JWE of `SealedMessage`; None: the question is rejected.
+        question: what the agent is answered; None: it is a message.
     """
 
     attempt: AttemptKey
     job: JobRef
     message_id: str
     by: str
-    sealed: str = Field(repr=False)
+    sealed: str | None = Field(default=None, repr=False)
+    question: str | None = None
 
 
 class AwaitSchedule(Contract):
@@ -297,6 +299,7 @@ class StreamLogs(Contract):
         over_quota: an earlier one has reported that too much is stored: its agent is being stopped.
         model: prices the usage of an agent at work; empty in inputs of an earlier version.
         budget: what the run may use; None: not watched.
+        asks: the driver puts the agent's questions to people.
     """
 
     attempt: AttemptKey
@@ -309,6 +312,7 @@ class StreamLogs(Contract):
     over_quota: bool = False
     model: str = ""
     budget: Budget | None = None
+    asks: bool = False
 
 
 SilenceCause = Literal["agent", "provider", "tool", "chatter"]

@@ -148,6 +148,7 @@ class Report(PaperclipContract):
         stayed: it was stopped only because it did not exit after its last step, and succeeded.
         exit_code: the judged exit code: 0 only for success, never None for an agent that ran.
         last_output: the last line a person would want to read, bounded.
+        refused: permissions for which the agent asked and which it did not get, with who has rejected them.
     """
 
     failure: Failure | None = None
@@ -171,6 +172,7 @@ class Report(PaperclipContract):
     events: int = 0
     unparsed_lines: int = 0
     agent_version: str | None = None
+    refused: tuple[str, ...] = ()
 
 
 class Stop(PaperclipContract):

@@ -246,6 +246,7 @@ class RunConfig(ShortTexts):
     max_steps: Count = 0
     max_repeated_calls: Count = 0
     max_unread_sec: Seconds = 3600
+    ask_timeout_sec: Seconds = 3600
     transport: Literal["auto", "run", "serve"] = "auto"
     keep_warm_sec: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=24 * 3600)] = 120
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2

@@ -28,6 +28,8 @@ CALLER_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (
     updates.Joined,
     start.SealedMessage,
     updates.Tell,
+    updates.Question,
+    updates.Answer,
     updates.Delivery,
 )
 ACTIVITY_CONTRACTS: Final[tuple[type[BaseModel], ...]] = (

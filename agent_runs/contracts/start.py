@@ -104,10 +104,17 @@ class SealedJoin(PaperclipContract):
 
 
 class SealedMessage(PaperclipContract):
-    """The plaintext of a message for an agent that works."""
+    """The plaintext of a message for an agent that works, or of the answer to a question of it.
+
+    Attributes:
+        question: the id of the question that this answers.
+        answers: for each field of the question what was chosen.
+    """
 
     binding: Binding
-    text: str = Field(max_length=MESSAGE_LIMIT, repr=False)
+    text: str = Field(default="", max_length=MESSAGE_LIMIT, repr=False)
+    question: str | None = None
+    answers: tuple[tuple[str, ...], ...] = Field(default=(), repr=False)
 
 
 class SealedCheck(PaperclipContract):

@@ -103,7 +103,7 @@ def driver_profile(
         "failure": list(profile.failure),
         "mode": mode if profile.set_mode else None,
         "model_option": profile.model_option,
-        "permissions": "allow" if config.dangerously_skip_permissions else "reject",
+        "permissions": _permissions(config),
         "usage": profile.usage,
         "usage_files": profile.usage_files,
         "cost": profile.cost,
@@ -112,6 +112,13 @@ def driver_profile(
         "errors": [each.model_dump() for each in profile.errors],
         "informational": list(profile.informational),
     }
+
+
+def _permissions(config: RunConfig) -> str:
+    """What becomes of a request for a permission."""
+    if config.dangerously_skip_permissions:
+        return "allow"
+    return "ask" if config.ask_timeout_sec else "reject"
 
 
 def agent_files(profile: AgentProfile, values: Mapping[str, str | None]) -> dict[str, bytes]:
@@ -222,7 +229,11 @@ def profile_of(config: RunConfig, profiles: Mapping[str, AgentProfile]) -> Agent
 
 def capabilities_of(config: RunConfig, profiles: Mapping[str, AgentProfile]) -> Capabilities:
     """What the agent of a configuration can do; raises as `profile_of`."""
-    return opencode_capabilities(config) if config.agent == OPENCODE else profile_of(config, profiles).capabilities
+    if config.agent == OPENCODE:
+        return opencode_capabilities(config)
+    known = profile_of(config, profiles).capabilities
+    asks = known.asks and _permissions(config) == "ask"
+    return known.model_copy(update={"asks": asks})
 
 
 def unknown_agent(name: str, profiles: Iterable[str]) -> str:

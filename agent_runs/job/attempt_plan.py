@@ -13,6 +13,7 @@ from agent_runs.agents.opencode.command import command_line, served_turn
 from agent_runs.agents.opencode.config import OVERRIDING_VARIABLES
 from agent_runs.agents.opencode.config import environment as opencode_environment
 from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
+from agent_runs.agents.opencode.permissions import asks_questions
 from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.messages import CreateJob
 from agent_runs.contracts.pod import DATA_DIRECTORY
@@ -69,7 +70,8 @@ def attempt_plan(
         extra_args=config.extra_args,
     )
     turn = served_turn(config, title=title, session_id=session)
-    merged = merged_config(input, secrets, servers, opencode)
+    asks = turn is not None and config.ask_timeout_sec > 0
+    merged = merged_config(input, secrets, servers, opencode, asks=asks)
     fixed = opencode_environment(
         config_file=CONFIG_FILE,
         directory=directory,
@@ -86,7 +88,13 @@ def attempt_plan(
         proxy=proxy,
         driven=Driven(
             script(SERVE_KEY),
-            {**turn, "config": CONFIG_FILE, "session_version": version},
+            {
+                **turn,
+                "config": CONFIG_FILE,
+                "session_version": version,
+                "asks": asks,
+                "asks_questions": asks_questions(merged.config["permission"]),
+            },
             keep_warm_sec(config, merged.config, proxy),
         )
         if turn
@@ -143,7 +151,12 @@ def acp_keep_warm_sec(config: RunConfig, profile: AgentProfile, proxy: ApiProxy 
 
 
 def merged_config(
-    input: CreateJob, secrets: Secrets, mcp_servers: dict[str, dict[str, Any]], opencode: dict[str, Any]
+    input: CreateJob,
+    secrets: Secrets,
+    mcp_servers: dict[str, dict[str, Any]],
+    opencode: dict[str, Any],
+    *,
+    asks: bool,
 ) -> Merged:
     config = input.config
     return merge(
@@ -152,6 +165,7 @@ def merged_config(
         operator=opencode,
         mcp_servers=mcp_servers,
         skip_permissions=config.dangerously_skip_permissions,
+        asks=asks,
         skill_folders=[f"{DATA_DIRECTORY}/{folder}" for folder in input.prompt.skill_folders],
         readable=instructions_folders(config),
         features=config.opencode_features,

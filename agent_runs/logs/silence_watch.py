@@ -141,6 +141,8 @@ class SilenceWatch:
     async def _is_silent(self, clock: SilenceClock) -> bool:
         """Whether the agent makes no progress for too long, and all that it wrote before is stored."""
         newest = self._log.newest
+        if self._progress is not None and self._progress.is_asking:
+            return False
         if self._wrote_without_progress(clock):
             return self._log.missing_range is None and self._runs()
         return (

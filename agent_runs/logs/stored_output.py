@@ -19,6 +19,7 @@ from agent_runs.contracts.outcome import GAP_STREAM, Gap, OutputReceipt, Receipt
 from agent_runs.logs.buffer import Batch
 from agent_runs.logs.frames import LastFrame
 from agent_runs.logs.log_resume import Cursor
+from agent_runs.logs.questions import Questions
 from agent_runs.metrics.definitions import FIRST_LINE, LINE_DELAY, OUTPUT_BYTES, OUTPUT_GAPS, OUTPUT_LINES
 from agent_runs.metrics.recorder import Recorder
 from agent_runs.paperclip.redaction import Redaction
@@ -112,6 +113,7 @@ class StoredOutput:
 
     Attributes:
         agent: what it is doing; the follower adds what is not stored yet.
+        questions: None where nobody is asked.
         cursor: where in the log another worker finds what follows.
         run_size: bytes that the whole run takes in the store, all attempts together.
     """
@@ -124,6 +126,7 @@ class StoredOutput:
     agent: AgentState = field(default_factory=AgentState)
     cursor: Cursor = field(default_factory=Cursor)
     run_size: int = 0
+    questions: Questions | None = None
 
     @classmethod
     async def read(
@@ -132,13 +135,14 @@ class StoredOutput:
         key: AttemptKey,
         redaction: Redaction,
         heartbeat: Callable[[StreamProgress], None],
+        questions: Questions | None = None,
     ) -> Self:
         """What earlier activity attempts have stored.
 
         Raises:
             TranscriptsUnavailable: the store does not answer.
         """
-        stored = cls(redaction, tally=Tally.of(await store.tally(key)))
+        stored = cls(redaction, tally=Tally.of(await store.tally(key)), questions=questions)
         while page := await store.read(key, stored.sequence):
             shown = [line for line in page if line.stream != GAP_STREAM]
             gaps = [gap_of(line) for line in page if line.stream == GAP_STREAM]
@@ -164,6 +168,8 @@ class StoredOutput:
         for line in shown:
             self.sequence = max(self.sequence, line.sequence)
             self.fold.add(line)
+        if self.questions is not None:
+            self.questions.add(shown)
 
     @property
     def progress(self) -> StreamProgress:

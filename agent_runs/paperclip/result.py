@@ -143,7 +143,7 @@ def outcome(
         billing_type=billing_type,
         cost_usd=_cost(reports),
         result_json=_result_json(ended, report, end, attempts, receipt, transcript, notes),
-        summary=_cut(report.summary, SUMMARY_LIMIT) or None if report else None,
+        summary=_cut(_summary(report, ended), SUMMARY_LIMIT) or None if report else None,
         clear_session=clear_session,
         failure=ended,
         attempts=attempts,
@@ -156,6 +156,14 @@ def outcome(
         action_outcome="not_performed" if unstarted else "mixed" if ended else "completed",
         person_action=_person_action(ended) if ended and agent_stopped else None,
     )
+
+
+def _summary(report: Report, ended: Failure | None) -> str:
+    """The agent's answer; a success of which a part was refused begins with that part."""
+    if ended is not None or not report.refused:
+        return report.summary
+    refused = "; ".join(each.replace("`", "'") for each in report.refused)
+    return f"**Not permitted:** `{refused}`\n\n{report.summary}"
 
 
 def with_notes(outcome: Outcome, notes: Iterable[str]) -> Outcome:

@@ -28,7 +28,7 @@ _ENDED: Final = ", ".join(f"'{phase}'" for phase in sorted(FINAL))
 QUERIES: Final = {
     "preparing": f"{_OPEN} AND RunPhase IS NULL",
     "scheduling": f"{_OPEN} AND RunPhase = '{Phase.SCHEDULING}'",
-    "running": f"{_OPEN} AND RunPhase = '{Phase.RUNNING}'",
+    "running": f"{_OPEN} AND RunPhase IN ('{Phase.RUNNING}', '{Phase.ASKING}')",
     "ended": f"{_OPEN} AND RunPhase IN ({_ENDED})",
 }
 """The search attribute has no value before `scheduling`, and keeps `running` while a run is finishing."""

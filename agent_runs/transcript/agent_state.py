@@ -29,8 +29,9 @@ LINE_LIMIT: Final = 200
 """Characters of a repeated line in a message."""
 SUB_AGENT: Final = "task"
 _EVENT: Final = re.compile(
-    rb'\s*\{\s*"type"\s*:\s*"(step_start|text|reasoning|tool_use|step_finish|tool_running|text_growth|session_status|subagent_step)"'
+    rb'\s*\{\s*"type"\s*:\s*"(step_start|text|reasoning|tool_use|step_finish|tool_running|text_growth|session_status|subagent_step|question_asked|question_answered)"'
 )
+_QUESTION: Final = re.compile(rb'"question":\{"id":"([^"\\]{1,128})"')
 _STOP: Final = re.compile(rb'"reason"\s*:\s*"stop"')
 _RETRY: Final = re.compile(rb'"status":"retry"')
 _TOOL: Final = re.compile(rb'"tool"\s*:\s*"([\w.-]{1,80})"')
@@ -64,6 +65,7 @@ class AgentState:
         self._main = b""
         self._requested = self._answering = self._began = self.has_answered = False
         self._tools: list[str] = []
+        self._questions: set[bytes] = set()
         self._compared = 0
         self._kinds: OrderedDict[bytes, None] = OrderedDict()
         self._first: datetime | None = None  # by the agent's clock, as are all times in its log
@@ -96,6 +98,11 @@ class AgentState:
         return "tool" if self._tools else "unknown"
 
     @property
+    def is_asking(self) -> bool:
+        """Whether it waits for the answer of a person."""
+        return bool(self._questions)
+
+    @property
     def may_run_tool(self) -> bool:
         """Whether a process may be working for OpenCode: not while it only waits for an answer to begin."""
         if self.waits_for == "provider":
@@ -118,6 +125,8 @@ class AgentState:
             return self._status(data[:HEAD])
         if kind == b"subagent_step":
             return True
+        if kind.startswith(b"question_"):
+            return self._question(kind, data[:HEAD])
         self._answering = True
         self._began = kind == b"step_start"
         self.has_answered = kind == b"step_finish" and _STOP.search(data[:HEAD]) is not None
@@ -126,6 +135,14 @@ class AgentState:
         elif kind == b"tool_running":
             self._begin_tool(_tool_name(data[:HEAD]))
         return not (self._began and began)  # a broken answer is tried again, and each one writes that a step begins
+
+    def _question(self, kind: bytes, head: bytes) -> bool:
+        found = _QUESTION.search(head)
+        if found is not None and kind == b"question_asked" and len(self._questions) < TOOLS:
+            self._questions.add(found[1])
+        elif found is not None:
+            self._questions.discard(found[1])
+        return True
 
     def _end_tool(self, head: bytes) -> None:
         name = _tool_name(head)

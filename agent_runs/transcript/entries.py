@@ -17,6 +17,8 @@ from agent_runs.contracts.large_json import LARGE, load_json
 from agent_runs.contracts.outcome import GAP_STREAM
 from agent_runs.transcript.events import (
     AGENT_VERSION,
+    QUESTION_ANSWERED,
+    QUESTION_ASKED,
     SERVER_EVENTS,
     SUBAGENT_STEP,
     USER_MESSAGE,
@@ -173,7 +175,10 @@ def _other(event: dict[str, Any]) -> Entry | None:
     kind = event["type"]
     if kind == "permission_rejected":
         asked = " ".join(visible_line(event.get(name), ENTRY_TITLE_LIMIT) for name in ("permission", "patterns"))
-        return Entry("log", f"rejected permission: {asked}")
+        by = visible_line(event.get("by"), ENTRY_TITLE_LIMIT)
+        return Entry("log", f"rejected permission: {asked}{f' by {by}' if by else ''}")
+    if kind in (QUESTION_ASKED, QUESTION_ANSWERED):
+        return _question(as_object(event.get("question")))
     if kind == AGENT_VERSION:
         return Entry("log", f"OpenCode {visible_line(event.get('version'), ENTRY_TITLE_LIMIT)}")
     if kind == USER_MESSAGE:
@@ -183,6 +188,23 @@ def _other(event: dict[str, Any]) -> Entry | None:
     if kind == SUBAGENT_STEP:
         return Entry("step", f"sub-agent: {Step.of(as_object(event.get('part')))}")
     return None if kind in SERVER_EVENTS else Entry("log", visible_line(f"{kind} event", ENTRY_TITLE_LIMIT))
+
+
+def _question(question: dict[str, Any]) -> Entry:
+    """What the agent asks, with what may be chosen; or who has answered what."""
+    if "fields" not in question:
+        chosen = "; ".join(", ".join(map(str, each)) for each in _lists(question.get("answers")))
+        by = visible_line(question.get("by"), ENTRY_TITLE_LIMIT)
+        return Entry("log", visible_line(f"answer of {by}: {chosen or 'rejected'}", LOG_LIMIT))
+    asked = [as_object(each) for each in _lists(question["fields"], dict)]
+    choices = [[as_object(option).get("label") for option in _lists(each.get("options"), dict)] for each in asked]
+    lines = [f"{each.get('text')} [{', '.join(map(str, labels))}]" for each, labels in zip(asked, choices, strict=True)]
+    return Entry("log", visible_line(f"question: {'; '.join(lines)}", LOG_LIMIT))
+
+
+def _lists(value: object, kind: type = list) -> list[Any]:
+    """The elements of this kind, if it is a list."""
+    return [each for each in value if isinstance(each, kind)] if isinstance(value, list) else []
 
 
 def _update(update: dict[str, Any], limits: Limits) -> Entry | None:

@@ -32,10 +32,12 @@ _ESCAPE: Final = re.compile(
 SUBAGENT_STEP: Final = "subagent_step"
 AGENT_VERSION: Final = "agent_version"
 USER_MESSAGE: Final = "user_message"
+QUESTION_ASKED: Final = "question_asked"
+QUESTION_ANSWERED: Final = "question_answered"
 SERVER_EVENTS: Final = frozenset(
     {
         *("tool_running", "text_growth", "session_status", "permission_rejected", SUBAGENT_STEP, "acp_update"),
-        *(AGENT_VERSION, USER_MESSAGE),
+        *(AGENT_VERSION, USER_MESSAGE, QUESTION_ASKED, QUESTION_ANSWERED),
     }
 )
 """Lines that the sidecar's drivers (`agent_runs.pod.sidecar.drivers`) add to those of `opencode run`: what
@@ -96,7 +98,7 @@ class Event(msgspec.Struct):
     """One line of OpenCode's output.
 
     `error` and `message` are set by `error` events only, in any shape; `permission` and `patterns` by
-    `permission_rejected`, `version` by `agent_version`.
+    `permission_rejected`, `version` by `agent_version`. `by` has rejected the permission; None: nobody was asked.
     """
 
     type: str
@@ -106,6 +108,7 @@ class Event(msgspec.Struct):
     message: Any = None
     permission: Any = None
     patterns: Any = None
+    by: Any = None
     version: Any = None
 
 
@@ -234,6 +237,7 @@ def _decode_generic(text: str) -> Event | None:
         message=document.get("message"),
         permission=document.get("permission"),
         patterns=document.get("patterns"),
+        by=document.get("by"),
         version=document.get("version"),
     )
 

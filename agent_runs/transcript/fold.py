@@ -289,6 +289,7 @@ class Fold:
             events=seen.events,
             unparsed_lines=self._unparsed,
             agent_version=self._diagnostics.version,
+            refused=tuple(self._diagnostics.permissions),
         )
 
     def _summary(self) -> str:
@@ -379,7 +380,8 @@ class Fold:
 
     def _rejected(self, event: Event, _part: Part) -> None:
         if isinstance(event.permission, str) and isinstance(event.patterns, str):
-            self._diagnostics.reject(f"{event.permission} ({event.patterns})")
+            by = f", rejected by {event.by}" if isinstance(event.by, str) else ""
+            self._diagnostics.reject(f"{event.permission} ({event.patterns}){by}")
 
     def _agent_version(self, event: Event, _part: Part) -> None:
         if isinstance(event.version, str):

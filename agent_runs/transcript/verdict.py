@@ -356,7 +356,7 @@ def empty_answer(evidence: Evidence, end: ContainerEnd) -> Finding | None:
 
 
 def permission_blocked(evidence: Evidence, end: ContainerEnd) -> Finding | None:
-    """Stopped after a tool call because OpenCode rejected a permission that nobody could give."""
+    """Stopped after a tool call because a permission was not given."""
     if evidence.reason != "tool-calls" or evidence.open_step or end.exit_code not in OPENCODE_EXITS:
         return None
     permission = "; ".join(evidence.diagnostics.permissions) or evidence.rejected_tool
@@ -365,7 +365,7 @@ def permission_blocked(evidence: Evidence, end: ContainerEnd) -> Finding | None:
     asked = shortened(permission, PERMISSION_LIMIT)
     return (
         PermissionBlocked,
-        f"{evidence.agent} asked for a permission nobody could give and stopped: {asked}",
+        f"{evidence.agent} asked for a permission, did not get it and stopped: {asked}",
     )
 
 

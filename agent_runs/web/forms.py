@@ -1,16 +1,18 @@
 """The fields of a form that a page of ours has sent."""
 
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import parse_qs
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-MAX_FIELDS: Final = 8
+MAX_FIELDS: Final = 200
+"""A question has up to eight parts with sixteen options each."""
 
 
-async def form(request: Request, limit: int) -> dict[str, str]:
-    """The fields by their names.
+async def form(request: Request, limit: int) -> dict[str, list[str]]:
+    """The values by the names of their fields.
 
     Args:
         limit: bytes of the whole form.
@@ -27,7 +29,11 @@ async def form(request: Request, limit: int) -> dict[str, str]:
     except ClientDisconnect:
         raise HTTPException(400, "the form did not arrive") from None
     try:
-        fields = parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="strict")
+        return parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError:
         raise HTTPException(400, "this is no form of ours") from None
-    return {name: values[0] for name, values in fields.items()}
+
+
+def first(fields: Mapping[str, list[str]], name: str) -> str:
+    """The first value of a field, or nothing."""
+    return fields.get(name, [""])[0]

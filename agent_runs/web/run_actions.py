@@ -1,15 +1,18 @@
-"""Operators cancel a run on its page, and send its agent messages.
+"""Operators cancel a run on its page, send its agent messages, and answer what it asks.
 
     GET /runs/{run}/cancel      asks
     POST /runs/{run}/cancel     requests the cancel in Temporal and goes back to the run's page
     GET /runs/{run}/tell        has the field for a message
     POST /runs/{run}/tell       sends it and goes back to the run's page
+    GET /runs/{run}/answer      has what the agent asks
+    POST /runs/{run}/answer     answers one question and goes back to the run's page
 
 A run's link allows neither. A form from another site is refused by `Sec-Fetch-Site`, or `Origin` in older browsers:
 a proxy adds its header to every request. Source: W3C, Fetch Metadata Request Headers.
 """
 
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,11 +21,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from agent_runs.client.tell import chosen
 from agent_runs.contracts.errors import InvalidRequest, MessageNotDelivered
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.start import MESSAGE_LIMIT
+from agent_runs.contracts.updates import Question
 from agent_runs.web.access import requested_run
-from agent_runs.web.forms import form
+from agent_runs.web.forms import first, form
 from agent_runs.web.operators import CHALLENGE, Operators
 from agent_runs.web.refusals import FOREIGN_FORM, NO_STORE, with_forms
 from agent_runs.web.render import Templates
@@ -52,6 +57,8 @@ class RunActions:
             Route("/runs/{run}/cancel", self.cancel, methods=["POST"]),
             Route("/runs/{run}/tell", self.ask_what_to_tell),
             Route("/runs/{run}/tell", self.tell, methods=["POST"]),
+            Route("/runs/{run}/answer", self.ask_for_answers),
+            Route("/runs/{run}/answer", self.answer, methods=["POST"]),
         ]
 
     async def ask_whether_to_cancel(self, request: Request) -> Response:
@@ -73,14 +80,44 @@ class RunActions:
         """Send the message; the transcript then shows it. One that is not delivered is shown again, with the reason."""
         run = self._submitted(request)
         fields = await form(request, MAX_FORM)
-        text = fields.get("text", "").replace("\r\n", "\n")
+        text = first(fields, "text").replace("\r\n", "\n")
         try:
-            known = await self._source.tell(run, text, BY, _message_id(fields.get("message", "")))
+            known = await self._source.tell(run, text, BY, _message_id(first(fields, "message")))
         except RunInfoUnavailable as error:
             raise HTTPException(503, f"{error}; the transcript shows whether the agent has the message") from None
         except (InvalidRequest, MessageNotDelivered) as refused:
             return self._message_page(run, text, f"{refused.message}. {refused.next_step}", status=409)
         return _back_to(run, known=known, otherwise="nothing was sent")
+
+    async def ask_for_answers(self, request: Request) -> Response:
+        return await self._question_page(self._operated(request))
+
+    async def answer(self, request: Request) -> Response:
+        """Give the agent the answer; the transcript then shows it."""
+        run = self._submitted(request)
+        fields = await form(request, MAX_FORM)
+        message, wanted = _message_id(first(fields, "message")), first(fields, "question")
+        question = next((each for each in await self._questions(run) if each.id == wanted), None)
+        if question is None:
+            return await self._question_page(run, "the agent does not ask this any more", status=409)
+        try:
+            answers = () if "reject" in fields else chosen(question, _words(question, fields))
+            known = await self._source.answer(run, question, answers, BY, message)
+        except RunInfoUnavailable as error:
+            raise HTTPException(503, f"{error}; the transcript shows whether the agent has the answer") from None
+        except (InvalidRequest, MessageNotDelivered) as refused:
+            return await self._question_page(run, refused.message, status=409)
+        return _back_to(run, known=known, otherwise="nothing was answered")
+
+    async def _question_page(self, run: RunKey, reason: str = "", status: int = 200) -> Response:
+        questions = [(each, uuid.uuid4()) for each in await self._questions(run)]
+        return self._page("answer.html", run, status, questions=questions, reason=reason)
+
+    async def _questions(self, run: RunKey) -> Sequence[Question]:
+        try:
+            return await self._source.questions(run)
+        except RunInfoUnavailable as error:
+            raise HTTPException(503, f"{error}; try again") from None
 
     def _message_page(self, run: RunKey, text: str = "", reason: str = "", status: int = 200) -> Response:
         content = {"message": uuid.uuid4(), "text": text, "reason": reason, "limit": MESSAGE_LIMIT}
@@ -102,6 +139,12 @@ class RunActions:
         if not self._operators.is_our_form(request):
             raise HTTPException(403, FOREIGN_FORM)
         return run
+
+
+def _words(question: Question, fields: Mapping[str, list[str]]) -> list[str]:
+    """For each part of the question own words, or what was chosen."""
+    parts = range(len(question.fields))
+    return [first(fields, f"own-{part}").strip() or ", ".join(fields.get(f"choice-{part}", [])) for part in parts]
 
 
 def _message_id(text: str) -> str:

@@ -1,25 +1,26 @@
 """Phase, steps and outcome of a run, and lists of runs, from Temporal. A port: pages also work without Temporal."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from agent_runs.client.links import web_ui_url
-from agent_runs.client.obstacles import Obstacle, obstacles_of_runs, read_obstacles
+from agent_runs.client.obstacles import Obstacle, obstacles_of_runs, open_questions, read_obstacles
 from agent_runs.client.outcome import fetch_outcome, request_cancel
 from agent_runs.client.run_list import RunFilter, RunPage, RunsUnavailable, list_page
 from agent_runs.client.runs import RunSummary, find_by_key
 from agent_runs.client.settings import ClientSettings
-from agent_runs.client.tell import tell
+from agent_runs.client.tell import Answers, answer, tell
 from agent_runs.client.timeline import Step, read_timeline
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.request import Capabilities
+from agent_runs.contracts.updates import Delivery, Question
 from agent_runs.files import UnusableKey
 from agent_runs.paperclip.sealing import Sealer, public_key
 
@@ -93,6 +94,18 @@ class RunInfoSource(Protocol):
         """
         ...
 
+    async def questions(self, run: RunKey) -> Sequence[Question]:
+        """What this run's agent asks and waits for; nothing of one that Temporal does not know.
+
+        Raises:
+            RunInfoUnavailable: Temporal or a worker does not answer.
+        """
+        ...
+
+    async def answer(self, run: RunKey, question: Question, answers: Answers, by: str, message: str) -> bool:
+        """Answer a question of this run's agent, and return once it has the answer; raises as `tell`."""
+        ...
+
 
 class NoRunInfo:
     """Used when Temporal could not be reached at the start: each call raises."""
@@ -107,6 +120,12 @@ class NoRunInfo:
         raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
 
     async def tell(self, run: RunKey, text: str, by: str, message: str) -> bool:  # noqa: ARG002 (the port's)
+        raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
+
+    async def questions(self, run: RunKey) -> Sequence[Question]:
+        raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
+
+    async def answer(self, run: RunKey, question: Question, answers: Answers, by: str, message: str) -> bool:  # noqa: ARG002 (the port's)
         raise RunInfoUnavailable(f"run {run.run_id}: this service is not connected to Temporal")
 
 
@@ -140,12 +159,30 @@ class TemporalRunInfo:
             raise RunInfoUnavailable("Temporal does not answer") from None
 
     async def tell(self, run: RunKey, text: str, by: str, message: str) -> bool:
+        return await self._deliver(run, lambda handle, sealer: tell(handle, run, sealer, text, by, message))
+
+    async def questions(self, run: RunKey) -> Sequence[Question]:
+        try:
+            async with asyncio.timeout(TEMPORAL_TIMEOUT.total_seconds()):
+                found = await find_by_key(self.client, run)
+                return await open_questions(found.handle(self.client)) if found and not found.decided else ()
+        except (RPCError, TimeoutError, WorkflowQueryFailedError):
+            raise RunInfoUnavailable("Temporal or a worker does not answer") from None
+
+    async def answer(self, run: RunKey, question: Question, answers: Answers, by: str, message: str) -> bool:
+        return await self._deliver(
+            run, lambda handle, sealer: answer(handle, run, sealer, question, answers, by, message)
+        )
+
+    async def _deliver(
+        self, run: RunKey, deliver: Callable[[WorkflowHandle[Any, Any], Sealer], Awaitable[Delivery]]
+    ) -> bool:
         try:
             sealer = Sealer(public_key(self.settings.sealing_key_file, create=False))
             async with asyncio.timeout(DELIVERY_TIMEOUT.total_seconds()):
                 found = await find_by_key(self.client, run)
                 if found is not None:
-                    await tell(found.handle(self.client), run, sealer, text, by, message)
+                    await deliver(found.handle(self.client), sealer)
                 return found is not None
         except (RPCError, TimeoutError):
             raise RunInfoUnavailable("Temporal or a worker does not answer") from None

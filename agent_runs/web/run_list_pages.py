@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 
 from agent_runs.client.run_list import InvalidFilter, RunFilter
 from agent_runs.transcript.tokens import Tokens
-from agent_runs.web.forms import form
+from agent_runs.web.forms import first, form
 from agent_runs.web.operators import CHALLENGE, Operators, bearer
 from agent_runs.web.refusals import NO_STORE, OFF, SIGN_IN, Refusals, accepts_html, with_forms
 from agent_runs.web.render import Templates
@@ -91,8 +91,8 @@ class RunListPages:
         if not self._operators.sign_in:
             raise HTTPException(403, OFF)
         fields = await form(request, MAX_FORM)
-        run = fields.get("run", "")
-        if not self._operators.accepts(request, fields.get("token", "").strip()):
+        run = first(fields, "run")
+        if not self._operators.accepts(request, first(fields, "token").strip()):
             return self._refusals.sign_in_page("That is not the operator token.", run)
         target = f"runs/{quote(run, safe='')}" if run else "runs"
         response = Response(status_code=303, headers={"Location": target, **NO_STORE})

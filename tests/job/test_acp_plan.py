@@ -354,7 +354,10 @@ async def test_an_agent_that_denies_nothing_is_refused_to_whom_wants_that(name: 
 def test_permissions_reach_the_agent_and_the_driver(name: str, mode: str) -> None:
     plan = planned(name, dangerouslySkipPermissions=False)
     assert main_container(plan)["args"][-1] == mode
-    assert turn(plan)["profile"]["permissions"] == "reject"
+    assert turn(plan)["profile"]["permissions"] == "ask"
+    quiet = planned(name, dangerouslySkipPermissions=False, askTimeoutSec=0)
+    assert turn(quiet)["profile"]["permissions"] == "reject"
+    assert turn(planned(name))["profile"]["permissions"] == "allow"
 
 
 async def test_a_model_that_would_be_read_as_an_option_is_refused() -> None:

@@ -219,7 +219,8 @@ def test_options_that_only_the_command_line_has_choose_it_or_are_refused() -> No
     assert turn(transport="run") is None
     for config in ({"extraArgs": arguments}, {"transport": "run"}):
         can = capabilities(RunConfig.model_validate({"model": MODEL, **config}))
-        assert (can.resumes, can.rests, can.takes_messages) == (True, False, False)
+        assert (can.resumes, can.rests, can.takes_messages, can.asks) == (True, False, False, False)
     assert capabilities(RunConfig(model=MODEL)) == SERVER_CAPABILITIES
+    assert not capabilities(RunConfig(model=MODEL, ask_timeout_sec=0)).asks
     with pytest.raises(InvalidRequest, match=r"config.extraArgs: OpenCode's server has no --file: .* transport: run"):
         turn(extraArgs=arguments, transport="serve")

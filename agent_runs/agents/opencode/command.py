@@ -56,7 +56,7 @@ SERVER_START: Final = timedelta(minutes=4)
 """Until OpenCode's server must listen. Ten that start at once on two cores need 11 s; three with half a core each, on a
 node that is busy with other work, more than 90 s."""
 SERVER_CAPABILITIES: Final = Capabilities(
-    resumes=True, rests=True, takes_messages=True, tokens="with each step", cost=True
+    resumes=True, rests=True, takes_messages=True, asks=True, tokens="with each step", cost=True
 )
 """OpenCode's server, 1 and 2."""
 
@@ -127,8 +127,8 @@ def capabilities(config: RunConfig) -> Capabilities:
     """What OpenCode can do as it is configured."""
     _, only_run = _server_options(config.extra_args)
     if _served(config, only_run):
-        return SERVER_CAPABILITIES
-    return SERVER_CAPABILITIES.model_copy(update={"rests": False, "takes_messages": False})
+        return SERVER_CAPABILITIES.model_copy(update={"asks": config.ask_timeout_sec > 0})
+    return SERVER_CAPABILITIES.model_copy(update={"rests": False, "takes_messages": False, "asks": False})
 
 
 def _served(config: RunConfig, only_run: str | None) -> bool:

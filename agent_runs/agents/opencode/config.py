@@ -1,8 +1,7 @@
 """OpenCode's runtime configuration and fixed environment.
 
-The configuration goes into a file of its own (`OPENCODE_CONFIG`), which is made per attempt and never shared. It never
-holds `ask`: nobody is there to answer, and OpenCode stops with exit code 0 at the first question. Without a model and
-enabled providers the prompt would go to an outside service.
+The configuration goes into a file of its own (`OPENCODE_CONFIG`), which is made per attempt and never shared. Without a
+model and enabled providers the prompt would go to an outside service.
 
 What agent and operator configure is merged into it (`agent_runs.agents.opencode.merge`). OpenCode merges its sources
 deeply: global configuration, this file, then OPENCODE_CONFIG_CONTENT. Our keys win over a global file key by key; the

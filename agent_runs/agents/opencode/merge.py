@@ -62,6 +62,7 @@ def merge(
     operator: Mapping[str, Any],
     mcp_servers: Mapping[str, Any] | None = None,
     skip_permissions: bool = True,
+    asks: bool = False,
     skill_folders: Sequence[str] = (),
     readable: Sequence[str] = (),
     features: Collection[OpenCodeFeature] = (),
@@ -72,19 +73,21 @@ def merge(
         agent: `config.opencode`.
         operator: the content of the worker's file.
         mcp_servers: `config.mcpServers` with Paperclip's own; one wins over those of the same name.
+        asks: people are asked what a permission leaves open.
         skill_folders: paths in the pod of the agent's skills.
         readable: further folders that an agent may read that must not leave its directory.
         features: what the agent's configuration switches on.
     """
     sources = (Source(AGENT, agent), Source(OPERATOR, operator))
-    fixed = fixed_rules(skip_permissions=skip_permissions, readable=(*skill_folders, *readable))
+    fixed = fixed_rules(skip_permissions=skip_permissions, asks=asks, readable=(*skill_folders, *readable))
     own = {**deep_merge(_plain(operator), _plain(agent)), **_joined(sources)}
     for kind in ("agent", "mode"):
         theirs = _block(operator, kind)
         named = deep_merge(theirs, _block(agent, kind))
         if named:
             own[kind] = {
-                name: limited(settings, (operator, theirs.get(name, {})), fixed) for name, settings in named.items()
+                name: limited(settings, (operator, theirs.get(name, {})), fixed, asks=asks)
+                for name, settings in named.items()
             }
     small = agent.get("small_model") or operator.get("small_model")
     ours = runtime_config(
@@ -100,11 +103,12 @@ def merge(
     config = {
         **own,
         **ours,
-        "permission": merged_permissions(sources, fixed),
+        "permission": merged_permissions(sources, fixed, skip_permissions=skip_permissions, asks=asks),
         **({"mcp": servers} if servers else {}),
         **({"skills": skills} if skills else {}),
     }
-    notes = [*_replaced(sources, ours), *_overruled(agent, operator, mcp_servers or {}), *_asking(sources)]
+    notes = [*_replaced(sources, ours), *_overruled(agent, operator, mcp_servers or {})]
+    notes += [] if asks else _asking(sources)
     notes += _undeclared([model, *([small] if small else [])], config["provider"])
     if not skip_permissions:
         notes += _outside(sources)
@@ -208,7 +212,7 @@ def _asking(sources: Iterable[Source]) -> Iterator[str]:
         ]
         for path, settings in [(name, config), *agents]:
             for asking in questions(settings, path):
-                yield f"{asking}: `ask` is read as `deny`, because nobody is there to answer"
+                yield f"{asking}: `ask` is read as `deny`: asking needs transport serve or auto, and askTimeoutSec"
 
 
 def _outside(sources: Iterable[Source]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""User messages for an agent that works: in the driver's folder, a file for each, and one for its delivery.
+"""What people send an agent that works: in the driver's folder, a file for each message, and one for its delivery.
 
 The sidecar writes the first, the driver the second, so that both survive the end of a driver.
 """
@@ -6,18 +6,28 @@ The sidecar writes the first, the driver the second, so that both survive the en
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from agent_runs.pod.sidecar.drivers.folder import read_json, write_json
 
 
 class Message(NamedTuple):
-    """`number` counts from 1; `by` is who says it, for people."""
+    """A message to the agent, or the answer to a question of it.
+
+    Attributes:
+        number: counts from 1.
+        by: who sends it, for people.
+        question: the request that this answers; empty: none.
+        answers: for each of its fields what was chosen; empty: it is rejected.
+    """
 
     number: int
     id: str
     by: str
     text: str
+    question: str = ""
+    answers: Sequence[Sequence[str]] = ()
 
 
 class Inbox:
@@ -33,14 +43,15 @@ class Inbox:
         """Return the message that is to be delivered.
 
         Raises:
-            OSError, ValueError, KeyError: it cannot be read.
+            OSError, ValueError, TypeError: it cannot be read.
         """
         return self.read(self._number) if os.path.exists(f"{self._folder}/{_file(self._number)}") else None
 
     def read(self, number: int) -> Message:
         """Return a message that is there; raises as `next`."""
         content = read_json(self._folder, _file(number))
-        return Message(number, content["id"], content["by"], content["text"])
+        own = {name: content[name] for name in Message._fields if name in content}
+        return Message(number, **own)
 
     def answer(self, reason: str = "") -> None:
         """The message has reached the agent; with a reason, it has not and never will."""

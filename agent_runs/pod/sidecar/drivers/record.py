@@ -7,17 +7,26 @@ import os
 import re
 import time
 from collections.abc import Set as AbstractSet
+from typing import Any
 
-from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT_TYPE, USER_MESSAGE, Line, encoded
+from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT_TYPE, USER_MESSAGE, Line, dictionary, encoded
+from agent_runs.pod.sidecar.drivers.questions import ANSWERED, ASKED, REJECTED
 
 _HEAD = 600
 _TYPE = re.compile(rb'\{"type":"([a-z_]{1,40})","timestamp":(\d{1,16})')
 _LEFT_OUT = re.compile(rb',"leftOut":"([a-z_]{1,40})"\}\n$')
 _PIECE = 1024 * 1024
+_ONCE = {
+    USER_MESSAGE: ("message", "id"),
+    ASKED: ("question", "id"),
+    ANSWERED: ("question", "id"),
+    REJECTED: ("requestID",),
+}
+"""Lines of which there is one for each identifier, and where that is."""
 
 
 class Record:
-    """The lines that are written. `delivered` has the ids of people's messages in them.
+    """The lines that are written. `once` has the identifiers of those that are written once, by type.
 
     A driver that takes the place of a killed one makes the same lines again, in order: those that are written already
     are left out.
@@ -29,8 +38,8 @@ class Record:
     def __init__(self, path: str, session: str, live: AbstractSet[str]) -> None:
         """Raises OSError if it cannot be read and written."""
         self.session = session
-        self._live = live | {USER_MESSAGE}
-        self.delivered: set[str] = set()
+        self._live = live | _ONCE.keys()
+        self.once: dict[str, set[str]] = {kind: set() for kind in _ONCE}
         self._repeated = 0  # lines of an earlier driver that this one has still to make
         self._last = 0
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -45,7 +54,7 @@ class Record:
         if self._repeated and line.type not in self._live:
             self._repeated -= 1
             return
-        if line.type == USER_MESSAGE and line.content["message"]["id"] in self.delivered:
+        if line.type in _ONCE and _identifier(line.type, line.content) in self.once[line.type]:
             return
         self._last = max(int(time.time() * 1000), self._last)
         data = encoded(line, self._last, self.session)
@@ -78,7 +87,13 @@ class Record:
         if found is None:
             return ""
         kind, self._last = found[1].decode(), max(int(found[2]), self._last)
-        if kind == USER_MESSAGE:
-            self.delivered.add(str(json.loads(line)["message"]["id"]))
+        if kind in _ONCE:
+            self.once[kind].add(_identifier(kind, json.loads(line)))
         self.note(kind, line)
         return kind
+
+
+def _identifier(kind: str, content: Any) -> str:
+    for name in _ONCE[kind]:
+        content = dictionary(content).get(name)
+    return str(content)

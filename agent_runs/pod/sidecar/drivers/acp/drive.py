@@ -8,13 +8,20 @@ twice: that it may have been is noted before its first byte is written, and that
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from typing import Any, Final
 
 from agent_runs.pod.sidecar.drivers.acp.agent import Agent, AgentEnded, NotProtocol, RawLine
-from agent_runs.pod.sidecar.drivers.acp.mapping import CHUNKS, HISTORY, Mapping
-from agent_runs.pod.sidecar.drivers.acp.messages import Message, Refusal, answer, message, notification, request
+from agent_runs.pod.sidecar.drivers.acp.mapping import ALLOWING, CHUNKS, HISTORY, Mapping
+from agent_runs.pod.sidecar.drivers.acp.messages import (
+    Message,
+    Refusal,
+    answer,
+    message,
+    notification,
+    request,
+    request_id,
+)
 from agent_runs.pod.sidecar.drivers.acp.turn import State, Turn
 from agent_runs.pod.sidecar.drivers.acp.usage import Used, cost_of, of_file, of_result
 from agent_runs.pod.sidecar.drivers.folder import EVENTS, STATE, End, aborted, drive_to_end, read_prompt, write_json
@@ -30,6 +37,7 @@ from agent_runs.pod.sidecar.drivers.lines import (
     unknown_session,
     user_message,
 )
+from agent_runs.pod.sidecar.drivers.questions import REJECTED, Asked, answered
 from agent_runs.pod.sidecar.drivers.record import Record
 from agent_runs.pod.sidecar.drivers.versions import VERSION_UNSUPPORTED, refusal
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
@@ -58,6 +66,7 @@ NUMBERS: Final = {
 """Of the requests, so that a later driver knows their answers."""
 STEERING: Final = 1000
 """The requests that deliver user messages have the numbers above it."""
+REJECTING: Final = ("reject_once", "reject_always")
 UNKNOWN_METHOD: Final = {"code": -32601, "message": "Method not found"}
 NOT_UNDERSTOOD: Final = frozenset({-32700, -32600, -32601, -32602})
 """Codes of an agent that does not accept what the protocol has."""
@@ -123,6 +132,7 @@ class _Drive:
         self._cost: float | None = None
         self._cost_before = 0.0
         self._answered = self._read_answered()
+        self._questions: dict[str, tuple[Asked, Message]] = {}
         self._inbox = Inbox(folder)
         self._takes_messages = False
         self._late = 0
@@ -368,18 +378,55 @@ class _Drive:
             self._record.write(Line("acp_update", {"acp": taken.kept}))
             self._answer(taken, error=UNKNOWN_METHOD)
             return
-        rejects = self._profile.permissions != "allow"
-        for line in self._mapping.asked(taken, rejected=rejects):
+        asked, lines = self._mapping.asked(taken)
+        for line in lines:
             self._record.write(line)
-        chosen = _option(taken, ("reject_once", "reject_always") if rejects else ("allow_once", "allow_always"))
-        cancelled = chosen is None or self._waiter.stop_requested
-        outcome = {"outcome": "cancelled"} if cancelled else {"outcome": "selected", "optionId": chosen}
+        if self._profile.permissions == "ask" and asked.can_be_shown:
+            self._record.write(asked.line)
+            if asked.id not in self._answered:
+                self._questions[asked.id] = (asked, taken)
+            elif asked.id in self._record.once[REJECTED]:
+                self._mapping.rejected(taken)
+        elif self._profile.permissions == "allow":
+            self._choose(taken, _option(taken, ALLOWING))
+        else:
+            self._reject(self._mapping, asked, taken, "")
+
+    def _reject(self, mapping: Mapping, asked: Asked, taken: Message, by: str) -> None:
+        self._record.write(asked.rejected(by))
+        for line in mapping.rejected(taken):
+            self._record.write(line)
+        self._choose(taken, _option(taken, REJECTING))
+
+    def _choose(self, taken: Message, option: str | None) -> None:
+        cancelled = option is None or self._waiter.stop_requested
+        outcome = {"outcome": "cancelled"} if cancelled else {"outcome": "selected", "optionId": option}
         self._answer(taken, result={"outcome": outcome})
+
+    def _give(self, mapping: Mapping, message: Sent) -> None:
+        """Give the agent somebody's answer; an earlier driver may have."""
+        asked, taken = self._questions.get(message.question, (None, None))
+        if asked is None or taken is None:
+            if message.question not in self._answered:
+                self._inbox.answer("the agent does not ask this any more")
+                return
+        elif message.answers:
+            try:
+                chosen = asked.chosen(message.answers)[0][0]
+            except ValueError as error:
+                self._inbox.answer(str(error))
+                return
+            self._choose(taken, chosen)
+        else:
+            self._reject(mapping, asked, taken, message.by)
+        self._questions.pop(message.question, None)
+        self._record.write(answered(message.question, message.by, message.answers))
+        self._inbox.answer()
 
     def _answer(self, taken: Message, **content: Any) -> None:
         """Answer, unless an earlier driver has."""
         asked = taken.content["id"]
-        key = json.dumps(asked)[:MAX_SESSION]
+        key = request_id(asked)
         if key in self._answered or len(self._answered) >= MAX_ANSWERED:
             return
         self._agent.send(answer(asked, **content))
@@ -400,6 +447,9 @@ class _Drive:
         """Deliver the next message to an agent that takes one in its turn."""
         message = self._inbox.next()
         if message is None:
+            return
+        if message.question:
+            self._give(self._the_mapping, message)
             return
         if not self._takes_messages:
             self._inbox.answer(f"{self._profile.title} takes no message while it works")
@@ -538,6 +588,8 @@ class _Drive:
         with contextlib.suppress(AgentEnded, NotProtocol):
             if self._result is None:
                 self._agent.send(notification("session/cancel", {"sessionId": self._session}))
+                for _, taken in self._questions.values():
+                    self._choose(taken, None)
             while self._result is None and time.monotonic() < end:
                 self._listen()
         result = dictionary(self._result.content.get("result")) if self._result else {}

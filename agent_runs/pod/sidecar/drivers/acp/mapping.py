@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from typing import Any
 
-from agent_runs.pod.sidecar.drivers.acp.messages import Message, tool_word
+from agent_runs.pod.sidecar.drivers.acp.messages import Message, request_id, tool_word
 from agent_runs.pod.sidecar.drivers.acp.usage import Tokens, of_chunk
 from agent_runs.pod.sidecar.drivers.lines import (
     MAX_INPUT,
@@ -30,6 +30,7 @@ from agent_runs.pod.sidecar.drivers.lines import (
     text,
     whole_words,
 )
+from agent_runs.pod.sidecar.drivers.questions import Asked, field
 
 MAX_PART = 1024 * 1024
 """Characters of a text; a longer one becomes several."""
@@ -51,6 +52,8 @@ REASONS = {
 }
 """Finish reasons as OpenCode has them."""
 REJECTED = "The user rejected permission to use this specific tool call."
+ALLOWING = ("allow_once", "allow_always")
+"""Kinds of a request's options."""
 """OpenCode's words for it."""
 UNFINISHED = "The turn ended before this tool did."
 _OUTPUTS = ("formatted_output", "aggregated_output", "output", "text", "stdout", "error")
@@ -280,21 +283,23 @@ class Mapping:
 
     # permissions
 
-    def asked(self, message: Message, *, rejected: bool) -> list[Line]:
-        """Take a request for a permission, which is answered so."""
-        call = dictionary(dictionary(message.content.get("params")).get("toolCall"))
+    def asked(self, message: Message) -> tuple[Asked, list[Line]]:
+        """Take a request for a permission. The agent takes the identifiers of its options that allow it."""
+        call = _call(message)
         shown = self._tool({**call, "sessionUpdate": "tool_call_update", "status": "in_progress"}, message)
-        if not rejected:
-            return shown
-        tool = self._tools.get(text(call.get("toolCallId"), MAX_NAME))
-        content = {
-            "requestID": text(json.dumps(message.content.get("id")), MAX_NAME),
-            "permission": tool_word(call.get("kind")) or (tool.name if tool else "tool"),
-            "patterns": _asked_for(call),
-        }
-        ended = [] if tool is None else self._end_tool(tool, failed=True, acp=None, why=REJECTED)
+        tool, wanted = self._tools.get(text(call.get("toolCallId"), MAX_NAME)), _asked_for(call)
+        name = tool_word(call.get("kind")) or (tool.name if tool else "tool")
+        options = dictionary(message.content.get("params")).get("options")
+        allowing = [each for each in map(dictionary, _first(options, 32)) if each.get("kind") in ALLOWING]
+        asked = field(f"{name}: {wanted}", [{"label": each.get("name"), **each} for each in allowing], "optionId")
+        fields = (asked,) if asked and allowing else ()
+        return Asked(request_id(message.content.get("id")), "", "permission", name, wanted, fields), shown
+
+    def rejected(self, message: Message) -> list[Line]:
+        """Take the rejection of a request; the lines of the tool that asked for it."""
         self._was_rejected = True
-        return [*shown, Line("permission_rejected", content), *ended]
+        tool = self._tools.get(text(_call(message).get("toolCallId"), MAX_NAME))
+        return [] if tool is None else self._end_tool(tool, failed=True, acp=None, why=REJECTED)
 
     # the end
 
@@ -369,6 +374,11 @@ def _name(update: dict[str, Any], meta: dict[str, Any]) -> str:
     """The tool's name where the agent has one, else what kind of tool it is."""
     named = [update.get("name"), meta.get("toolName"), *(dictionary(each).get("toolName") for each in meta.values())]
     return next((word for word in map(tool_word, [*named, update.get("kind")]) if word), "")
+
+
+def _call(message: Message) -> dict[str, Any]:
+    """The tool call for which a permission is asked."""
+    return dictionary(dictionary(message.content.get("params")).get("toolCall"))
 
 
 def _asked_for(call: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ MAX_KEPT = 256 * 1024
 MAX_BEGINNING = 2000
 MAX_VALUES = 100_000
 """Values of a message, roughly: a line of millions takes a multiple of its memory."""
-MAX_ERROR = 4000
+MAX_ERROR, MAX_ID = 4000, 128
 _HTTP = range(400, 600)
 _SEPARATORS = b",[{"
 
@@ -145,6 +145,11 @@ def notification(method: str, params: dict[str, Any]) -> bytes:
 
 def answer(number: int | str, **content: Any) -> bytes:
     return _line({"id": number, **content})
+
+
+def request_id(raw: object) -> str:
+    """Return the identifier of a request as one word."""
+    return re.sub(r"[^\w.:-]", "_", json.dumps(raw), flags=re.ASCII)[:MAX_ID]
 
 
 def _line(content: dict[str, Any]) -> bytes:

@@ -38,7 +38,7 @@ class Profile(NamedTuple):
         failure: where in `_meta` of the answer to the prompt the turn's failure is; empty: nowhere.
         mode: of the session; None: the agent's own.
         model_option: `session/set_model`, or the id of a configuration option; None: set in another way.
-        permissions: how the agent is answered that asks for one, `allow` or `reject`.
+        permissions: how the agent is answered that asks for one, `allow` or `reject`; `ask`: people are asked.
         usage: where the tokens are, a name of `usage`.
         usage_files: those of the agent's sessions, a glob below HOME.
         cost: where it is, `usage_update` or `pi_session`; None: nowhere.

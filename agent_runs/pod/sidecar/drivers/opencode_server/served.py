@@ -16,12 +16,13 @@ import secrets
 import string
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from agent_runs.pod.sidecar.drivers.folder import STATE, End, aborted, read_prompt, write_json
 from agent_runs.pod.sidecar.drivers.growth import Growth
-from agent_runs.pod.sidecar.drivers.inbox import Inbox
+from agent_runs.pod.sidecar.drivers.inbox import Inbox, Message
 from agent_runs.pod.sidecar.drivers.lines import (
     AGENT_VERSION,
     MAX_VERSION,
@@ -45,6 +46,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
     UnknownSession,
 )
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import ANSWER_SECONDS, NoAnswer, Wire
+from agent_runs.pod.sidecar.drivers.questions import Asked, answered
 from agent_runs.pod.sidecar.drivers.versions import VERSION_UNSUPPORTED, Windows
 from agent_runs.pod.sidecar.drivers.waiting import Aborted
 
@@ -94,6 +96,7 @@ class ServedTurn(ABC):
         self._stream: Stream | None = None
         self._growth = Growth()
         self._inbox = Inbox(folder)
+        self._asked: dict[str, Asked] = {}
         self._sent_again = 0
         self._status: tuple[Any, ...] = ()
         self._idle_since: float | None = None
@@ -147,8 +150,16 @@ class ServedTurn(ABC):
         """What the session does: an object with `type`, which is `idle` when it does nothing."""
 
     @abstractmethod
-    def _reject_all(self) -> None:
-        """Answer what waits for an answer."""
+    def _requests(self) -> Iterable[Asked]:
+        """What waits for an answer, of this session and its sub-agents."""
+
+    @abstractmethod
+    def _reply(self, asked: Asked, answers: list[list[str]] | None, by: str) -> int:
+        """Answer a request in the agent's own words, or with a rejection; the status of the answer to that.
+
+        Args:
+            by: who rejects it; empty: nobody was there.
+        """
 
     @abstractmethod
     def _live(self, payload: dict[str, Any]) -> None:
@@ -290,6 +301,12 @@ class ServedTurn(ABC):
         message = self._inbox.next() if self._has_prompt else None
         if message is None:
             return
+        if message.question:
+            try:
+                self._give(message)
+            except NoAnswer:
+                self._disconnect()
+            return
         known = self._state.messages
         if len(known) < message.number:
             newest = self._newest_message or self._state.message
@@ -365,12 +382,50 @@ class ServedTurn(ABC):
         if sum(self._record.errors.values()) < MAX_ERRORS:
             self._record.write(Line("error", {"error": error}))
 
-    def _write_rejected(self, request: str, permission: str, patterns: object) -> None:
-        """Name a permission that is rejected because nobody can give it."""
-        if request not in self._record.rejected:
-            shown = ", ".join(prose(each, MAX_TEXT) for each in patterns[:8]) if isinstance(patterns, list) else ""
-            content = {"requestID": request, "permission": permission, "patterns": prose(shown, MAX_TEXT)}
-            self._record.write(Line("permission_rejected", content))
+    # what the agent asks
+
+    def _take_requests(self) -> None:
+        for asked in self._requests():
+            self._ask(asked)
+
+    def _ask(self, asked: Asked) -> None:
+        """Put a request to people, or reject it where nobody can be asked."""
+        if not asked.id:
+            return
+        if self._turn.asks and asked.can_be_shown and not self._waiter.stop_requested:
+            self._asked[asked.id] = asked
+            self._record.write(asked.line)
+            return
+        if asked.is_permission:
+            self._record.write(asked.rejected(""))
+        self._reply(asked, None, "")
+
+    def _give(self, message: Message) -> None:
+        """Give the agent somebody's answer. One that may have been given already is not given again."""
+        asked, was_given = self._asked.get(message.question), self._state.answering == message.question
+        if asked is None:
+            self._take_requests()
+            asked = self._asked.get(message.question)
+        if asked is None and not was_given:
+            self._inbox.answer("the agent does not ask this any more")
+            return
+        status = 204
+        if asked is not None:
+            try:
+                answers = asked.chosen(message.answers) if message.answers else None
+            except ValueError as error:
+                self._inbox.answer(str(error))
+                return
+            self._note(answering=asked.id)
+            status = self._reply(asked, answers, message.by)
+            if answers is None and asked.is_permission:
+                self._record.write(asked.rejected(message.by))
+        if status in (200, 204) or (status == 404 and was_given):
+            self._asked.pop(message.question, None)
+            self._record.write(answered(message.question, message.by, message.answers))
+            self._inbox.answer()
+        else:
+            self._inbox.answer(f"OpenCode has refused it: status {status}")
 
     # the end
 
@@ -394,7 +449,7 @@ class ServedTurn(ABC):
             status = self._read_status()
             self._read()
             if status.get("type") != "idle":
-                self._reject_all()
+                self._take_requests()
         except NoAnswer:
             if now - self._worked_at > ANSWER_SECONDS:
                 raise

@@ -15,14 +15,13 @@ from agent_runs.pod.sidecar.drivers.record import Record
 from agent_runs.pod.sidecar.drivers.versions import Windows
 
 STEP = "subagent_step"
-LIVE = frozenset({"error", "permission_rejected", "session_status", "text_growth", STEP})
+LIVE = frozenset({"error", "session_status", "text_growth", STEP})
 """Types of the lines that are not made again by every driver of a turn."""
-NOT_ASKED = ("question", "plan_enter", "plan_exit")
-"""Tools that `opencode run` takes from its sessions, too: nobody is there to answer."""
+PLANS = ("plan_enter", "plan_exit")
 SESSION_ID = re.compile(r"ses[\w-]{1,125}")
 MAX_ERRORS = 100
 """Errors that are remembered, and that are written."""
-MAX_MESSAGE, MAX_REJECTED = 2000, 1000
+MAX_MESSAGE = 2000
 
 
 class UnknownSession(Exception):
@@ -51,6 +50,8 @@ class Turn(NamedTuple):
         config: the file of the run's configuration.
         session_version: of the OpenCode 2 or later that has used the session last.
         versions: of OpenCode that are driven.
+        asks: whether people answer what the agent asks; otherwise it is rejected.
+        asks_questions: whether the agent may ask anything else than for a permission.
     """
 
     server: str
@@ -66,6 +67,13 @@ class Turn(NamedTuple):
     config: str = ""
     session_version: str | None = None
     versions: Windows = ()
+    asks: bool = False
+    asks_questions: bool = False
+
+    @property
+    def without(self) -> list[str]:
+        """Tools that `opencode run` takes from its sessions, too; of those, the question tool needs somebody."""
+        return [*PLANS, *(() if self.asks and self.asks_questions else ("question",))]
 
     @classmethod
     def read(cls, folder: str) -> Turn:
@@ -88,6 +96,7 @@ class State(NamedTuple):
         start: the `seq` before the prompt's first event, once it is known.
         before: the session's newest message before the prompt.
         messages: identifiers of the later user messages, in order; empty for one that the server refused.
+        answering: the newest request whose answer may have reached the server.
     """
 
     session: str = ""
@@ -98,6 +107,7 @@ class State(NamedTuple):
     start: int | None = None
     before: str = ""
     messages: Sequence[str] = ()
+    answering: str = ""
 
     @classmethod
     def read(cls, folder: str) -> State:
@@ -114,20 +124,16 @@ class TurnRecord(Record):
 
     Attributes:
         errors: how many there are of each.
-        rejected: requests for a permission.
     """
 
     def __init__(self, folder: str, session: str, live: AbstractSet[str]) -> None:
         """Raises OSError if it cannot be read and written."""
         self.errors: Counter[tuple[str, str]] = Counter()
-        self.rejected: set[str] = set()
         super().__init__(f"{folder}/{EVENTS}", session, live)
 
     def note(self, kind: str, line: bytes) -> None:
         if kind == "error" and len(self.errors) < MAX_ERRORS:
             self.errors[error_key(json.loads(line).get("error"))] += 1
-        elif kind == "permission_rejected" and len(self.rejected) < MAX_REJECTED:
-            self.rejected.add(str(json.loads(line).get("requestID")))
 
 
 def begun(part: dict[str, Any], state: dict[str, Any], call: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -28,6 +29,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.v1.children import MAX_CHILD
 from agent_runs.pod.sidecar.drivers.opencode_server.v1.journal import Journal
 from agent_runs.pod.sidecar.drivers.opencode_server.v1.server import Server
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import Wire
+from agent_runs.pod.sidecar.drivers.questions import Asked, field, permission, question
 
 FAR_PARENTS = 8
 
@@ -92,7 +94,7 @@ class TurnOfJournal(ServedTurn):
             server.directory = server.directory_of(session)
             newest = server.newest_message(session)
         else:
-            session, newest = server.create(turn.title), ""
+            session, newest = server.create(turn.title, turn.without), ""
         now = int(time.time() * 1000)
         message, part = identifier("msg", now, newest), identifier("prt", now)
         return {"session": session, "directory": server.directory, "message": message, "part": part}
@@ -163,7 +165,8 @@ class TurnOfJournal(ServedTurn):
             info = dictionary(properties.get("info"))
             self._children.add_session(text(info.get("id"), MAX_TEXT), text(info.get("parentID"), MAX_TEXT))
         elif kind in ("permission.asked", "question.asked"):
-            self._reject(str(kind).partition(".")[0], properties)
+            if self._is_ours(session):
+                self._ask(_asked(str(kind).partition(".")[0], properties))
         elif session != self._state.session:
             return
         elif kind == "session.error":
@@ -231,10 +234,14 @@ class TurnOfJournal(ServedTurn):
         if counted[key] > self._record.errors[key]:
             self._error(error)
 
-    def _reject_all(self) -> None:
+    def _requests(self) -> Iterable[Asked]:
         for kind in ("permission", "question"):
-            for asked in self._server.asked(kind):
-                self._reject(kind, asked)
+            for each in self._server.asked(kind):
+                if self._is_ours(text(each.get("sessionID"), MAX_TEXT)):
+                    yield _asked(kind, each)
+
+    def _reply(self, asked: Asked, answers: list[list[str]] | None, by: str) -> int:
+        return self._server.reply(asked, answers, f"{by} has rejected this. Go on without it." if by else "")
 
     def _is_ours(self, session: str) -> bool:
         """Whether it is this session or one of its sub-agents'."""
@@ -246,13 +253,25 @@ class TurnOfJournal(ServedTurn):
                 return False
         return False
 
-    def _reject(self, kind: str, asked: dict[str, Any]) -> None:
-        request = text(asked.get("id"), MAX_TEXT)
-        if not request or not self._is_ours(text(asked.get("sessionID"), MAX_TEXT)):
-            return
-        if kind == "permission":
-            self._write_rejected(request, text(asked.get("permission"), MAX_TEXT), asked.get("patterns"))
-        self._server.reject(kind, request)
+
+def _asked(kind: str, request: dict[str, Any]) -> Asked:
+    """A request as the server has it, of `/permission` or `/question`."""
+    session = text(request.get("sessionID"), MAX_TEXT)
+    if kind == "permission":
+        name = text(request.get("permission"), MAX_TEXT)
+        return permission(request.get("id"), session, name, request.get("patterns"), ("once", "always"))
+    raw = request.get("questions")
+    fields = [
+        field(
+            text(each.get("question"), MAX_TEXT) or text(each.get("header"), MAX_TEXT),
+            each.get("options"),
+            "label",
+            many=each.get("multiple") is True,
+            own_words=each.get("custom") is not False,
+        )
+        for each in map(dictionary, raw if isinstance(raw, list) else ())
+    ]
+    return question(request.get("id"), session, kind, fields)
 
 
 def grow(growth: Growth, kind: object, properties: dict[str, Any], now: float) -> None:

@@ -12,16 +12,16 @@ from urllib.parse import quote
 
 from agent_runs.pod.sidecar.drivers.lines import LEFT_OUT, dictionary, integer, text
 from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable
-from agent_runs.pod.sidecar.drivers.opencode_server.turn import NOT_ASKED, SESSION_ID, UnknownSession
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import SESSION_ID, UnknownSession
 from agent_runs.pod.sidecar.drivers.opencode_server.v1.children import NEVER
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLarge, Wire, elements
+from agent_runs.pod.sidecar.drivers.questions import Asked
 
 MAX_OTHERS = 10_000
 MAX_ID = 128
 _HEAD = re.compile(  # OpenCode writes an event's data last
     r'\{"id":"[^"]{1,128}","aggregate_id":"(?P<session>[^"]{1,128})","seq":(?P<seq>\d{1,15}),"type":"(?P<type>[^"]{1,128})"'
 )
-_RULES = [{"permission": name, "action": "deny", "pattern": "*"} for name in NOT_ASKED]
 
 
 def _head(event: TooLarge) -> dict[str, Any]:
@@ -54,13 +54,14 @@ class Server:
             for each in providers
         )
 
-    def create(self, title: str) -> str:
-        """Return a new session.
+    def create(self, title: str, without: list[str]) -> str:
+        """Return a new session, without these tools.
 
         Raises:
             Unusable: there is none.
         """
-        status, created = self.wire.call("POST", self._path("/session"), {"title": title, "permission": _RULES})
+        rules = [{"permission": name, "action": "deny", "pattern": "*"} for name in without]
+        status, created = self.wire.call("POST", self._path("/session"), {"title": title, "permission": rules})
         session = text(dictionary(created).get("id"), MAX_ID)
         if status != 200 or not SESSION_ID.fullmatch(session):
             raise Unusable("server_unsupported", f"a new session was answered with the status {status}")
@@ -121,11 +122,21 @@ class Server:
         _, waiting = self.wire.call("GET", self._path(f"/{kind}"))
         return [dictionary(each) for each in waiting] if isinstance(waiting, list) else []
 
-    def reject(self, kind: str, request: str) -> None:
-        """Answer a question or a request for a permission by no."""
-        name = quote(request, safe="")
-        end, content = ("reply", {"reply": "reject"}) if kind == "permission" else ("reject", {})
-        self.wire.call("POST", self._path(f"/{kind}/{name}/{end}"), content)
+    def reply(self, asked: Asked, answers: list[list[str]] | None, words: str) -> int:
+        """Answer a question or a request for a permission; without answers by no.
+
+        Args:
+            words: for the model, which goes on without the permission; empty: the turn ends, as with `opencode run`.
+        """
+        end, content = "reply", dict[str, Any]()
+        if not asked.is_permission:
+            end, content = ("reject", {}) if answers is None else ("reply", {"answers": answers})
+        elif answers is None:
+            content = {"reply": "reject", **({"message": words} if words else {})}
+        else:
+            content = {"reply": answers[0][0]}
+        status, _ = self.wire.call("POST", self._path(f"/{asked.kind}/{quote(asked.id, safe='')}/{end}"), content)
+        return status
 
     def history(self, after: dict[str, int]) -> Iterator[tuple[str, int, str, object]]:
         """Return what the journal has: session, `seq`, type and data of each event, a session's in order.

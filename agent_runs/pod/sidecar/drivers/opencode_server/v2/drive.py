@@ -26,8 +26,9 @@ from agent_runs.pod.sidecar.drivers.opencode_server.served import (
 )
 from agent_runs.pod.sidecar.drivers.opencode_server.turn import LIVE, STEP, Answer, State, Turn, TurnRecord
 from agent_runs.pod.sidecar.drivers.opencode_server.v2.messages import Messages, error_of, is_settled, spent, text_id
-from agent_runs.pod.sidecar.drivers.opencode_server.v2.server import Server
+from agent_runs.pod.sidecar.drivers.opencode_server.v2.server import NOBODY, Server
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, Wire
+from agent_runs.pod.sidecar.drivers.questions import Asked, field, permission, question
 
 READ_SECONDS = 0.2
 """Between two readings of the messages: many events come together."""
@@ -106,7 +107,7 @@ class TurnOfMessages(ServedTurn):
             session, newest = turn.session, server.newest_message(turn.session)
             server.choose(session, model, agent or next(iter(agents), "build"))
         else:
-            session, newest = server.create(directory, turn.title, model, agent), ""
+            session, newest = server.create(directory, turn.title, model, agent, turn.without), ""
         message = identifier("msg", int(time.time() * 1000), newest)
         return {"session": session, "directory": directory, "message": message, "before": newest}
 
@@ -139,7 +140,7 @@ class TurnOfMessages(ServedTurn):
         if not self._is_ours(session):
             return
         if kind in ("permission.asked", "form.created"):
-            self._reject(session, kind.partition(".")[0], data)
+            self._ask(_asked(session, kind.partition(".")[0], data))
             return
         if kind not in ("session.text.delta", "session.reasoning.delta"):
             self._changed[session] = None
@@ -235,19 +236,14 @@ class TurnOfMessages(ServedTurn):
             self._children[session] = ""
             self._changed[session] = None
 
-    def _reject_all(self) -> None:
+    def _requests(self) -> Iterable[Asked]:
         for session in (self._state.session, *self._children):
             for kind in ("permission", "form"):
-                for asked in self._server.asked(session, kind):
-                    self._reject(session, kind, asked)
+                for each in self._server.asked(session, kind):
+                    yield _asked(session, kind, each)
 
-    def _reject(self, session: str, kind: str, asked: dict[str, Any]) -> None:
-        request = text(asked.get("id"), MAX_TEXT)
-        if not request:
-            return
-        if kind == "permission":
-            self._write_rejected(request, text(asked.get("action"), MAX_TEXT), asked.get("resources"))
-        self._server.reject(session, kind, request)
+    def _reply(self, asked: Asked, answers: list[list[str]] | None, by: str) -> int:
+        return self._server.reply(asked, answers, f"{by} has rejected this. Go on without it." if by else NOBODY)
 
     # the end
 
@@ -288,3 +284,23 @@ class TurnOfMessages(ServedTurn):
 
     def _stop(self) -> None:
         self._server.interrupt(self._state.session, self._state.message)
+
+
+def _asked(session: str, kind: str, request: dict[str, Any]) -> Asked:
+    """A request as the server has it, for a permission or with a form."""
+    if kind == "permission":
+        name = text(request.get("action"), MAX_TEXT)
+        return permission(request.get("id"), session, name, request.get("resources"), ("once", "always"))
+    raw = request.get("fields")
+    parts = [*map(dictionary, raw if isinstance(raw, list) else ())]
+    fields = [
+        field(
+            text(each.get("description"), MAX_TEXT) or text(each.get("title"), MAX_TEXT),
+            each.get("options"),
+            "value",
+            many=each.get("type") != "string",
+            own_words=each.get("custom") is True,
+        )
+        for each in parts
+    ]
+    return question(request.get("id"), session, kind, fields, [text(each.get("key"), MAX_NAME) for each in parts])

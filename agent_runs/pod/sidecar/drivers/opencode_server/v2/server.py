@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 from agent_runs.pod.sidecar.drivers.lines import dictionary, text
 from agent_runs.pod.sidecar.drivers.opencode_server.address import Unusable
-from agent_runs.pod.sidecar.drivers.opencode_server.turn import NOT_ASKED, SESSION_ID, UnknownSession
+from agent_runs.pod.sidecar.drivers.opencode_server.turn import SESSION_ID, UnknownSession
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import NoAnswer, TooLong, Wire
+from agent_runs.pod.sidecar.drivers.questions import Asked
 
 PAGE = 20
 MAX_MESSAGES = 10_000
@@ -20,7 +21,6 @@ MAX_PAGE = 16 * 1024 * 1024
 MAX_ID = 128
 NOBODY = "Nobody is there to answer: this permission is not given. Go on without it."
 """With a reason, a rejection is an error of the tool; without one it ends the turn."""
-_RULES = [{"action": name, "resource": "*", "effect": "deny"} for name in NOT_ASKED]
 
 
 class Server:
@@ -50,13 +50,14 @@ class Server:
         _, answer = self._wire.call("GET", _at("/api/model", directory))
         return any(each.get("providerID") == provider and each.get("id") == model for each in _data(answer))
 
-    def create(self, directory: str, title: str, model: dict[str, str], agent: str | None) -> str:
-        """Return a new session.
+    def create(self, directory: str, title: str, model: dict[str, str], agent: str | None, without: list[str]) -> str:
+        """Return a new session, without these tools.
 
         Raises:
             Unusable: there is none.
         """
-        content = {"title": title, "model": model, "location": {"directory": directory}, "permissions": _RULES}
+        rules = [{"action": name, "resource": "*", "effect": "deny"} for name in without]
+        content = {"title": title, "model": model, "location": {"directory": directory}, "permissions": rules}
         status, created = self._wire.call("POST", "/api/session", {**content, **({"agent": agent} if agent else {})})
         session = text(_object(created).get("id"), MAX_ID)
         if status != 200 or not SESSION_ID.fullmatch(session):
@@ -150,14 +151,23 @@ class Server:
         _, answer = self._wire.call("GET", _of(session, kind))
         return _data(answer)
 
-    def reject(self, session: str, kind: str, request: str) -> None:
-        """Answer a form or a request for a permission by no."""
-        name = quote(request, safe="")
-        if kind == "permission":
-            answer = {"decision": "reject", "message": NOBODY}
-            self._wire.call("POST", _of(session, f"permission/{name}/reply"), answer)
-        else:
-            self._wire.call("DELETE", _of(session, f"form/{name}"))
+    def reply(self, asked: Asked, answers: list[list[str]] | None, words: str) -> int:
+        """Answer a form or a request for a permission; without answers by no, which ends the turn of a form.
+
+        Args:
+            words: for the model, which goes on without the permission.
+        """
+        path = f"{asked.kind}/{quote(asked.id, safe='')}"
+        if asked.is_permission:
+            decided = {"decision": "reject", "message": words} if answers is None else {"decision": answers[0][0]}
+            return self._wire.call("POST", _of(asked.session, f"{path}/reply"), decided)[0]
+        if answers is None:
+            return self._wire.call("DELETE", _of(asked.session, path))[0]
+        values = {
+            key: given if field.many else given[0]
+            for key, field, given in zip(asked.keys, asked.fields, answers, strict=True)
+        }
+        return self._wire.call("POST", _of(asked.session, f"{path}/reply"), {"answer": values})[0]
 
 
 def _at(path: str, directory: str) -> str:

@@ -1,0 +1,174 @@
+"""A person answers what the real OpenCode asks, whatever restarts in the meantime."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from agent_runs.client.obstacles import open_questions
+from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.tell import answer, chosen
+from agent_runs.contracts.updates import Question
+from tests.pod.driving import bash
+from tests.runs.real_opencode import later, open_real_system, opencode_agent, playing, real_system
+from tests.runs.system import System
+from tests.support.ends import assert_verified
+
+pytestmark = pytest.mark.slow
+ASKS = {"permission": {"bash": "ask"}}
+COLOUR = {"question": "Which bird?", "header": "Bird", "options": [{"label": "Heron", "description": "a grey one"}]}
+
+
+@pytest.fixture(scope="module")
+async def system(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    async with real_system(temporal, tmp_path_factory.mktemp("asking")) as opened:
+        yield opened
+
+
+@pytest.fixture(params=[1, 2], ids=["OpenCode 1", "OpenCode 2"])
+def opencode(request: pytest.FixtureRequest) -> int:
+    """The version, its first number."""
+    version: int = request.param
+    return version
+
+
+async def asking(system: System, *steps: dict[str, Any], opencode: int = 1, **config: Any) -> dict[str, Any]:
+    agent = await opencode_agent(system, "script", opencode, **config)
+    agent["config"]["opencode"] = {**agent["config"].get("opencode", {}), **ASKS}
+    return playing(agent, *steps)
+
+
+async def asked(handle: Any, number: int = 1) -> Question:
+    """The newest question, once so many are asked."""
+    async with asyncio.timeout(120):
+        seen: dict[str, Question] = {}
+        while len(seen) < number:
+            try:
+                seen |= {each.id: each for each in await open_questions(handle)}
+            except RPCError:
+                continue  # its worker is away
+            await asyncio.sleep(0.1)
+    return list(seen.values())[-1]
+
+
+async def said(system: System, raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was asked and answered, as the transcript has it."""
+    kinds = ("question_asked", "question_answered")
+    return [event["question"] for event in await system.events(raw) if event["type"] in kinds]
+
+
+async def test_an_agent_waits_for_a_permission_and_uses_it(system: System, opencode: int) -> None:
+    raw = await asking(system, bash("echo heron"), {"text": "Done."}, opencode=opencode)
+    ticket = await system.start(raw)
+    handle = ticket.handle(system.temporal)
+    question = await asked(handle)
+    await system.until_obstacle(ticket, "The agent asks: ")
+    answers = chosen(question, ["Allow once"])
+    await answer(handle, system.wake(raw).start.key, system.sealer, question, answers, "ada")
+    outcome = await outcome_at_close(handle)
+    assert (outcome.failure, outcome.summary) == (None, "Done.")
+    assert_verified(outcome)
+    first, second = await said(system, raw)
+    assert "echo heron" in first["fields"][0]["text"]
+    assert (second["by"], second["answers"]) == ("ada", [["Allow once"]])
+
+
+async def test_a_run_whose_work_was_refused_does_not_read_as_plain_success(system: System, opencode: int) -> None:
+    raw = await asking(system, bash("echo heron"), {"text": "I go on."}, opencode=opencode)
+    ticket = await system.start(raw)
+    handle = ticket.handle(system.temporal)
+    await answer(handle, system.wake(raw).start.key, system.sealer, await asked(handle), (), "ada")
+    outcome = await outcome_at_close(handle)
+    assert outcome.failure is None
+    summary = str(outcome.summary)
+    assert summary.startswith("**Not permitted:** `")
+    assert ("echo heron" in summary, "rejected by ada" in summary, summary.endswith("I go on.")) == (True, True, True)
+
+
+async def test_nobody_who_answers_is_named_and_the_agent_goes_on(system: System, opencode: int) -> None:
+    raw = await asking(system, bash("echo heron"), {"text": "I go on."}, opencode=opencode, askTimeoutSec=2)
+    outcome = await system.outcome(raw)
+    assert outcome.failure is None
+    assert "rejected by askTimeoutSec: nobody answered within 2 s" in str(outcome.summary)
+
+
+async def test_a_question_with_own_words_reaches_the_model_and_no_history(system: System, opencode: int) -> None:
+    steps = {"tools": [{"name": "question", "args": {"questions": [COLOUR]}}]}, {"text": "Done."}
+    raw = await asking(system, *steps, opencode=opencode, dangerouslySkipPermissions=False)
+    ticket = await system.start(raw)
+    handle = ticket.handle(system.temporal)
+    question = await asked(handle)
+    assert question.title == "Which bird?"
+    answers = chosen(question, ["a stork"])
+    await answer(handle, system.wake(raw).start.key, system.sealer, question, answers, "ada")
+    outcome = await outcome_at_close(handle)
+    assert (outcome.failure, outcome.summary) == (None, "Done.")
+    (tool,) = [event for event in await system.events(raw) if event["type"] == "tool_use"]
+    assert "a stork" in tool["part"]["state"]["output"]
+    assert b"stork" not in await system.history_bytes(ticket)
+
+
+async def test_with_nobody_to_ask_a_permission_is_denied_with_a_warning(system: System) -> None:
+    raw = await asking(system, bash("echo heron"), {"text": "I go on."}, askTimeoutSec=0)
+    outcome = await system.outcome(raw)
+    assert (outcome.failure, outcome.summary) == (None, "I go on.")
+    assert "`ask` is read as `deny`" in str(outcome.warnings)
+    assert await said(system, raw) == []
+
+
+async def test_an_agent_that_has_rested_asks_in_its_next_run(system: System) -> None:
+    first = await asking(system, {"text": "One."}, keepWarmSec=120)
+    outcome = await system.outcome(first)
+    raw = later(first, outcome, bash("echo heron"), {"text": "Two."})
+    ticket = await system.start(raw)
+    handle = ticket.handle(system.temporal)
+    question = await asked(handle)
+    await answer(handle, system.wake(raw).start.key, system.sealer, question, chosen(question, ["1"]), "ada")
+    assert (await outcome_at_close(handle)).summary == "Two."
+
+
+async def test_an_answer_is_delivered_once_although_its_worker_is_killed_before_and_after(
+    temporal: Client, tmp_path: Path
+) -> None:
+    rounds = 4
+    async with open_real_system(temporal, tmp_path) as system:
+        raw = await asking(system, *[bash(f"echo {number}") for number in range(rounds)], {"text": "Done."})
+        ticket = await system.start(raw)
+        handle = ticket.handle(system.temporal)
+        key = system.wake(raw).start.key
+        seen = set[str]()
+        for number in range(rounds):
+            async with system.worker_process() as worker:
+                question = await asked(handle)
+                while question.id in seen:
+                    question = await asked(handle)
+                seen.add(question.id)
+                if number % 2:
+                    worker.kill()
+                    await worker.wait()
+                giving = asyncio.create_task(
+                    answer(handle, key, system.sealer, question, chosen(question, ["1"]), "ada")
+                )
+                if not number % 2:
+                    async for event in handle.fetch_history_events(wait_new_event=True):
+                        step = event.activity_task_scheduled_event_attributes
+                        if (
+                            step.activity_type.name == "tell_agent"
+                            and question.id in step.input.payloads[0].data.decode()
+                        ):
+                            break
+                    worker.kill()
+                    await worker.wait()
+            async with system.worker():
+                await giving
+        async with system.worker():
+            outcome = await outcome_at_close(handle)
+        lines = await said(system, raw)
+    assert (outcome.failure, outcome.summary) == (None, "Done.")
+    assert_verified(outcome)
+    assert [each["id"] for each in lines if "fields" in each] == [each["id"] for each in lines if "by" in each]
+    assert len(lines) == 2 * rounds
