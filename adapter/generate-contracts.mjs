@@ -4,6 +4,7 @@ import { compile } from "json-schema-to-typescript";
 
 const CALLERS = [
   ...["RunStart", "SealedRun", "SealedJoin", "CheckStart", "SealedCheck", "CheckReport", "Outcome", "Join", "Joined"],
+  ...["SealedMessage", "Question", "Answer", "Delivery"],
 ];
 /** Not part of a type; each of them next to a `$ref` or in a field would also make a second type of it. */
 const DROPPED = new Set(["title", "description", "default"]);

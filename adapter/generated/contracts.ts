@@ -10,6 +10,10 @@ export interface Contracts {
   Outcome?: Outcome;
   Join?: Join;
   Joined?: Joined;
+  SealedMessage?: SealedMessage;
+  Question?: Question;
+  Answer?: Answer;
+  Delivery?: Delivery;
 }
 export interface RunStart {
   agentId: string;
@@ -182,4 +186,113 @@ export interface Joined {
   phase: string;
   runId: string;
   since: string;
+}
+export interface SealedMessage {
+  answers?: string[][];
+  binding: Binding;
+  question?: string | null;
+  text?: string;
+}
+export interface Question {
+  askedAt?: string | null;
+  attempt: number;
+  /**
+   * @minItems 1
+   * @maxItems 8
+   */
+  fields:
+    | [QuestionField]
+    | [QuestionField, QuestionField]
+    | [QuestionField, QuestionField, QuestionField]
+    | [QuestionField, QuestionField, QuestionField, QuestionField]
+    | [QuestionField, QuestionField, QuestionField, QuestionField, QuestionField]
+    | [QuestionField, QuestionField, QuestionField, QuestionField, QuestionField, QuestionField]
+    | [QuestionField, QuestionField, QuestionField, QuestionField, QuestionField, QuestionField, QuestionField]
+    | [
+        QuestionField,
+        QuestionField,
+        QuestionField,
+        QuestionField,
+        QuestionField,
+        QuestionField,
+        QuestionField,
+        QuestionField
+      ];
+  id: string;
+  kind: "permission" | "question";
+}
+export interface QuestionField {
+  many?: boolean;
+  /**
+   * @maxItems 16
+   */
+  options?:
+    | []
+    | [Option]
+    | [Option, Option]
+    | [Option, Option, Option]
+    | [Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option, Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option, Option, Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option]
+    | [Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option, Option]
+    | [
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option
+      ]
+    | [
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option,
+        Option
+      ];
+  ownWords?: boolean;
+  text: string;
+}
+export interface Option {
+  description?: string;
+  label: string;
+}
+export interface Answer {
+  by: string;
+  messageId: string;
+  questionId: string;
+  runId: string;
+  sealed?: string | null;
+}
+export interface Delivery {
+  at: string;
+  attempt: number;
+  runId: string;
 }

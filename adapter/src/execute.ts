@@ -33,6 +33,7 @@ import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
 import { type AdapterExecutionContext, type AdapterExecutionResult, type JsonObject, objectOf } from "./paperclip.ts";
 import { PaperclipApi } from "./paperclip-api.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
+import { Questions } from "./questions.ts";
 import { type Prepared, prepare } from "./request.ts";
 import { cancelledBeforeStart, failedResult, type PluginFailure, resultOf } from "./result.ts";
 import { sealerFrom } from "./sealing.ts";
@@ -47,7 +48,7 @@ import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
 const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
 const LAST_LINES_LEAST_MS = 2000;
 const WAITING = "waiting for the agent";
-/** Between two reads of the phase of a run that writes nothing. */
+/** Between two reads of the phase of a run. */
 const PHASE_POLL_MS = 5000;
 
 export interface Parts {
@@ -278,11 +279,13 @@ class Execution {
     await yieldToEventLoop();
     const reading = this.#copyTranscript(ticket, outcome, signal);
     reading.catch(() => undefined); // handled where it is awaited
-    void this.#logPhases(run, ended, signal);
+    const questions = new Questions(run, ticket, this.#prepared.sealAnswer, this.#ctx, this.#log, options);
+    void this.#watchPhases(run, questions, ended, signal);
     const abort = await Promise.race([aborted, ended]);
     if (abort?.kind === "lease lost") return "lease lost";
     if (abort !== undefined && !(await this.#stopAgent(run, abort.reason, outcome, options))) return "unconfirmed";
     const known = await outcome;
+    await questions.close();
     await this.#drainTranscript(reading, aborted);
     const last = abortOf(this.#signal);
     if (last?.kind === "lease lost") return "lease lost";
@@ -341,20 +344,25 @@ class Execution {
     }
   }
 
-  /** Logs the phase of a run while it writes nothing. Best effort: outages are reported elsewhere. */
-  async #logPhases(run: Run, ended: Promise<void>, signal: AbortSignal): Promise<void> {
+  /** Puts on the task what the agent asks, and logs the phase while it writes nothing. Outages are reported elsewhere. */
+  async #watchPhases(run: Run, questions: Questions, ended: Promise<void>, signal: AbortSignal): Promise<void> {
     await withLinkedSignal([signal], async (open) => {
       void ended.then(() => open.abort());
       for (let calls = -1; ; calls = this.#log.calls) {
-        if (calls === this.#log.calls) await this.#logPhase(run, open.signal);
+        const phase = await this.#phaseOf(run, open.signal);
+        await questions.tend(phase);
+        if (calls === this.#log.calls) await this.#logPhase(phase);
         await sleep(PHASE_POLL_MS, open.signal);
       }
     }).catch(() => undefined);
   }
 
-  async #logPhase(run: Run, signal: AbortSignal): Promise<void> {
+  async #phaseOf(run: Run, signal: AbortSignal): Promise<string | undefined> {
     const described = await this.#temporal.callOnce(() => run.describe(), { signal }).catch(() => undefined);
-    const phase = described && attribute(described, "RunPhase");
+    return described && attribute(described, "RunPhase");
+  }
+
+  async #logPhase(phase: string | undefined): Promise<void> {
     if (phase === undefined || phase === this.#log.phase || this.#log.phase === "being stopped") return;
     this.#log.phase = phase;
     await this.#log.status(`the run is ${phase}`);

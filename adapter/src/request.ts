@@ -3,7 +3,7 @@
  * Paperclip's process can render or read. The worker validates the context; here nothing but the ids is checked.
  */
 
-import type { Binding, RunStart, SealedJoin, SealedRun } from "../generated/contracts.ts";
+import type { Binding, RunStart, SealedJoin, SealedMessage, SealedRun } from "../generated/contracts.ts";
 import { type Wake, workflowIdOf } from "./attach.ts";
 import { InvalidRequest } from "./errors.ts";
 import { hostTexts } from "./host-texts.ts";
@@ -50,6 +50,12 @@ export async function prepare(
   };
   return {
     wake,
+    /** Seals the answer to a question of the agent, which the run of this id has. */
+    sealAnswer: (runId: string, messageId: string, question: string, answers: string[][]) => {
+      const binding = bindingOf("message", { ...ids, runId, task: messageId });
+      const content: SealedMessage = { binding, question, answers };
+      return sealer.seal(content);
+    },
     /** For people: what could not be rendered or read. */
     notes: host.notes,
     /** The wake as Paperclip renders it. */

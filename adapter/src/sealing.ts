@@ -9,12 +9,12 @@
 import { promisify } from "node:util";
 import { deflateRaw } from "node:zlib";
 import { CompactEncrypt, calculateJwkThumbprint, importJWK, type JWK } from "jose";
-import type { SealedCheck, SealedJoin, SealedRun } from "../generated/contracts.ts";
+import type { SealedCheck, SealedJoin, SealedMessage, SealedRun } from "../generated/contracts.ts";
 import { ConfigurationError, InvalidRequest } from "./errors.ts";
 import { firstKey, keyFile, type Settings } from "./settings.ts";
 
 /** Names in itself what it may be used for. */
-export type Content = SealedRun | SealedJoin | SealedCheck;
+export type Content = SealedRun | SealedJoin | SealedMessage | SealedCheck;
 
 /** Seals with one public key, which `kid`, its RFC 7638 thumbprint, names in every sealed text. */
 export type Sealer = Readonly<Awaited<ReturnType<typeof sealerOf>>>;

@@ -7,15 +7,15 @@ from urllib.parse import parse_qs
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-MAX_FIELDS: Final = 200
-"""A question has up to eight parts with sixteen options each."""
+MAX_FIELDS: Final = 8
 
 
-async def form(request: Request, limit: int) -> dict[str, list[str]]:
+async def form(request: Request, limit: int, *, fields: int = MAX_FIELDS) -> dict[str, list[str]]:
     """The values by the names of their fields.
 
     Args:
         limit: bytes of the whole form.
+        fields: how many it may have.
 
     Raises:
         HTTPException: 400: the body did not arrive or is not form data. 413: it exceeds the limit.
@@ -29,7 +29,7 @@ async def form(request: Request, limit: int) -> dict[str, list[str]]:
     except ClientDisconnect:
         raise HTTPException(400, "the form did not arrive") from None
     try:
-        return parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="strict")
+        return parse_qs(body.decode("ascii"), max_num_fields=fields, errors="strict")
     except ValueError:
         raise HTTPException(400, "this is no form of ours") from None
 

@@ -38,6 +38,8 @@ BY: Final = "an operator"
 ONLY_OPERATORS: Final = "only operators may do this: sign in, or use `agent-runs cancel` and `agent-runs tell`"
 MAX_FORM: Final = 16 * MESSAGE_LIMIT
 """Bytes: a character has at most four, and each of them three in a form."""
+ANSWER_FIELDS: Final = 200
+"""A question has up to eight parts with sixteen options each."""
 _WITH_ORIGIN: Final = {"Referrer-Policy": "same-origin"}
 """Without a referrer a form's origin is `null`, also for browsers that say nothing else."""
 
@@ -95,7 +97,7 @@ class RunActions:
     async def answer(self, request: Request) -> Response:
         """Give the agent the answer; the transcript then shows it."""
         run = self._submitted(request)
-        fields = await form(request, MAX_FORM)
+        fields = await form(request, MAX_FORM, fields=ANSWER_FIELDS)
         message, wanted = _message_id(first(fields, "message")), first(fields, "question")
         question = next((each for each in await self._questions(run) if each.id == wanted), None)
         if question is None:

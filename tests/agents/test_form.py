@@ -11,6 +11,7 @@ INPUTS = {
     "agent": "combobox",  # ours
     "variant": "text",
     "dangerouslySkipPermissions": "toggle",
+    "askTimeoutSec": "number",  # ours
     "keepWarmSec": "number",
     "transport": "select",
     "opencodeFeatures": "textarea",

@@ -12,8 +12,9 @@ from typing import Any, Final
 from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
+from agent_runs.client.obstacles import open_questions
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
-from agent_runs.client.tell import tell
+from agent_runs.client.tell import answer, tell
 from agent_runs.contracts.errors import (
     BudgetExceeded,
     InvalidRequest,
@@ -34,6 +35,7 @@ from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import (
     DEFAULTS,
     GOOD,
+    PERMISSION,
     Answer,
     FakeActivities,
     FakeAgent,
@@ -340,6 +342,8 @@ def _callers() -> dict[str, Callable[[], Scenario]]:
         "token-while-creating": _token_while_creating,
         "token-at-the-end": _token_at_the_end,
         "message": lambda: _message(answer_with(lambda _: None)),
+        "question-answered": lambda: _question(answered=True),
+        "question-not-answered": lambda: _question(answered=False),
         "message-not-delivered": lambda: _message(fail_with(MessageNotDelivered("its turn had ended"))),
         "outcome-collected": lambda: Scenario(request(retention=DAY), FakeActivities(), RecordedRun.collect),
         "outcome-joined": lambda: Scenario(request(retention=DAY), FakeActivities(), joined_late),
@@ -396,6 +400,25 @@ def _message(tell_agent: Answer) -> Scenario:
         await agent.end()
 
     return Scenario(request(), FakeActivities({**agent.answers, "tell_agent": tell_agent}), callers)
+
+
+def _question(*, answered: bool) -> Scenario:
+    agent, rejected = FakeAgent(questions=(PERMISSION,)), asyncio.Event()
+
+    async def tell_agent(_: Any) -> None:
+        rejected.set()
+
+    async def callers(run: RecordedRun) -> None:
+        await agent.asked.wait()
+        if answered:
+            (question,) = await open_questions(run.handle)
+            sealer = Sealer(SealingKey.generate().public)
+            await answer(run.handle, run.request.key, sealer, question, (("Allow once",),), "ada")
+        await rejected.wait()
+        await agent.end()
+
+    wake = request(ask_timeout_sec=3600 if answered else 1, timeout_sec=600)
+    return Scenario(wake, FakeActivities({**agent.answers, "tell_agent": tell_agent}), callers)
 
 
 def _job(has_api_proxy: bool) -> Answer:

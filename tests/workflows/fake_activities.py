@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import activity
+from temporalio.client import WorkflowHandle
 
 from agent_runs.contracts.messages import (
     AwaitSchedule,
@@ -32,7 +33,14 @@ from agent_runs.contracts.messages import (
     TellAgent,
 )
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt, Report, Usage
-from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
+from agent_runs.contracts.updates import (
+    ASKED,
+    BUDGET_WARNING,
+    BudgetWarning,
+    Option,
+    Question,
+    QuestionField,
+)
 from tests.support.requests import prepared
 
 Answer = Callable[[Any], Awaitable[Any]]
@@ -164,6 +172,17 @@ async def until_cancelled(progress: object) -> None:
         await asyncio.sleep(0.05)
 
 
+PERMISSION: Final = Question(
+    id="1-per_1",
+    attempt=1,
+    kind="permission",
+    fields=(
+        QuestionField(text="bash: make deploy", options=(Option(label="Allow once"), Option(label="Always allow"))),
+    ),
+)
+"""What a fake agent asks."""
+
+
 @dataclass
 class FakeAgent:
     """An agent that runs until it is stopped: fakes of `stream_logs` and `stop_agent`.
@@ -173,13 +192,16 @@ class FakeAgent:
         silence: what `stream_logs` reports at once if it has a limit on silence.
         over_quota: what it reports at once, unless it was reported before.
         budget: what it reports at once, one after the other, while the budget is watched.
-        started: set once `stream_logs` runs; `stopped`: once it must stop.
+        questions: what it asks, each twice: a worker may send one again.
+        started: set once `stream_logs` runs; `stopped`: once it must stop; `asked`: once it has asked.
     """
 
     ignores_sigterm: bool = False
     silence: Silence | None = None
     over_quota: OverQuota | None = None
     budget: list[OverBudget | BudgetWarning] = field(default_factory=list)
+    questions: tuple[Question, ...] = ()
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     warned: asyncio.Event = field(default_factory=asyncio.Event)
@@ -198,14 +220,20 @@ class FakeAgent:
             use = self.budget.pop(0)
             if isinstance(use, OverBudget):
                 return use
-            info = activity.info()
-            run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-            await run.signal(BUDGET_WARNING, use)
+            await self._run().signal(BUDGET_WARNING, use)
             self.warned.set()
+        for question in (*self.questions, *self.questions):
+            await self._run().signal(ASKED, question)
+        self.asked.set()
         while not self.stopped.is_set():
             activity.heartbeat()
             await asyncio.sleep(0.05)
         return STOPPED
+
+    @staticmethod
+    def _run() -> WorkflowHandle[Any, Any]:
+        info = activity.info()
+        return activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
 
     async def end(self) -> None:
         """Lets it end by itself."""

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from temporalio import activity
 from temporalio.client import Client, WorkflowUpdateFailedError
 
 from agent_runs.client.obstacles import open_questions, read_obstacles
@@ -17,12 +16,13 @@ from agent_runs.contracts.errors import InvalidRequest, MessageNotDelivered, Pod
 from agent_runs.contracts.messages import StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.contracts.start import Binding, SealedMessage
-from agent_runs.contracts.updates import Option, Question, QuestionField
+from agent_runs.contracts.updates import Option, QuestionField
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import (
     DEFAULTS,
     ENDED,
+    PERMISSION,
     FakeActivities,
     FakeAgent,
     fail_with,
@@ -32,29 +32,6 @@ from tests.workflows.fake_worker import Handle, configured, details_of, reached,
 
 KEY = SealingKey.generate()
 SEALER = Sealer(KEY.public)
-OPTIONS = (Option(label="Allow once"), Option(label="Always allow"))
-PERMISSION = Question(
-    id="1-per_1",
-    attempt=1,
-    kind="permission",
-    fields=(
-        QuestionField(text="bash: make deploy", options=(Option(label="Allow once"), Option(label="Always allow"))),
-    ),
-)
-
-
-class AskingAgent(FakeAgent):
-    """Asks these questions as soon as it runs, each twice: a worker may send one again."""
-
-    questions: tuple[Question, ...] = (PERMISSION,)
-
-    async def _stream(self, input: StreamLogs) -> StreamEnd:
-        info = activity.info()
-        run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-        for question in (*self.questions, *self.questions):
-            await run.signal(updates.ASKED, question)
-        self.warned.set()
-        return await super()._stream(input)
 
 
 def deliveries(steps: FakeActivities) -> list[Any]:
@@ -64,12 +41,12 @@ def deliveries(steps: FakeActivities) -> list[Any]:
 @asynccontextmanager
 async def asking(
     temporal: Client, queue: str, request: FakeRequest, **answers: Any
-) -> AsyncIterator[tuple[Handle, AskingAgent, FakeActivities]]:
-    agent = AskingAgent()
+) -> AsyncIterator[tuple[Handle, FakeAgent, FakeActivities]]:
+    agent = FakeAgent(questions=(PERMISSION,))
     steps = FakeActivities({**agent.answers, **answers})
     async with running_worker(temporal, queue, steps) as start:
         handle = await start(request)
-        await reached(agent.warned)
+        await reached(agent.asked)
         yield handle, agent, steps
 
 
@@ -196,7 +173,7 @@ async def test_the_loss_of_its_pod_ends_a_question_by_name(
 ) -> None:
     request = configured(request_of_a_run, infrastructure_retries=0)
     lost = ENDED.model_copy(update={"container": ContainerEnd(), "failure": PodLost.as_failure("the node went away")})
-    agent = AskingAgent()
+    agent = FakeAgent(questions=(PERMISSION,))
 
     async def stream(input: StreamLogs) -> StreamEnd:
         await agent.answers["stream_logs"](input)
@@ -204,7 +181,7 @@ async def test_the_loss_of_its_pod_ends_a_question_by_name(
 
     async with running_worker(temporal, queue, FakeActivities({"stream_logs": stream})) as start:
         handle = await start(request)
-        await reached(agent.warned)
+        await reached(agent.asked)
         (question,) = await open_questions(handle)
         await agent.end()
         outcome = await outcome_at_close(handle)

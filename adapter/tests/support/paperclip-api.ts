@@ -10,6 +10,7 @@ export interface FakeApi {
   issues: Map<string, Body>;
   /** Of every issue. */
   comments: Body[];
+  interactions: Body[];
   /** What was posted: path and body. */
   posts: { path: string; body: Body }[];
   /** Every request's method and path, in order. */
@@ -38,6 +39,7 @@ export async function paperclipApi(): Promise<FakeApi> {
     runs: new Map(),
     issues: new Map(),
     comments: [],
+    interactions: [],
     posts: [],
     requests: [],
     tokens: new Set(),
@@ -53,6 +55,7 @@ export async function paperclipApi(): Promise<FakeApi> {
     const [, kind, id = "", list] = path.split("?")[0]?.split("/") ?? [];
     if (kind === "companies" && list === "heartbeat-runs") return { status: 200, body: [...api.runs.values()] };
     if (kind === "issues" && list === "comments") return { status: 200, body: api.comments };
+    if (kind === "issues" && list === "interactions") return { status: 200, body: api.interactions };
     const found = (kind === "heartbeat-runs" ? api.runs : api.issues).get(id);
     return found ? { status: 200, body: found } : { status: 404, body: { error: "not found" } };
   }

@@ -1,0 +1,114 @@
+"""What an agent asks is on its task in a real Paperclip, and what a person answers there reaches the agent once."""
+
+import asyncio
+
+from tests.paperclip_server.api import Object
+from tests.paperclip_server.environment import DISRUPTED, STABLE, Environment, Instance, events, statuses
+from tests.paperclip_server.scenarios import Schedule, scenario
+from tests.paperclip_server.test_restarts import OUTAGE
+from tests.pod.driving import bash, script
+
+ASKS = {"opencode": {"permission": {"bash": "ask"}}}
+WORK = script(bash("echo heron"), {"text": "All of it is done."})
+ALLOWED = {"answers": [{"questionId": "0", "optionIds": ["0"]}]}
+REJECTED = {"answers": [{"questionId": "0", "optionIds": ["reject"]}]}
+
+
+async def asked(instance: Instance, issue: str) -> Object:
+    """The interaction with which the agent asks, once it is on the task."""
+
+    async def pending() -> Object | None:
+        found = await instance.api.get(f"/issues/{issue}/interactions")
+        return next((each for each in found if each["status"] == "pending"), None)
+
+    found: Object = await instance.api.wait_until(pending, f"a question on {issue}")
+    return found
+
+
+async def respond(instance: Instance, issue: str, interaction: Object, answer: Object) -> None:
+    await instance.api.post(f"/issues/{issue}/interactions/{interaction['id']}/respond", answer)
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_a_question_is_answered_on_the_task_and_wakes_nobody(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    agent = await instance.create_opencode_agent("Asking", "script", **ASKS)
+    issue = await instance.issue(agent, "Ask me", WORK)
+    run = await instance.run(issue, agent=agent)
+    interaction = await asked(instance, issue)
+    (question,) = interaction["payload"]["questions"]
+    assert "echo heron" in question["prompt"]
+    assert [option["label"] for option in question["options"]] == ["Allow once", "Always allow", "Do not permit"]
+    log = await instance.api.wait_logged(run, "the agent asks: ")
+    assert any("answer on the task" in status for status in statuses(log))
+    await respond(instance, issue, interaction, ALLOWED)
+    ended = await instance.api.wait_ended(run)
+    assert ended["status"] == "succeeded", ended["error"]
+    assert "All of it is done." in str(await instance.comment_texts(issue))
+    stored = await env.transcript(run, agent, instance.company)
+    (answer,) = [event["question"] for event in events(stored, "question_answered")]
+    assert (answer["answers"], answer["by"].endswith(" in Paperclip")) == ([["Allow once"]], True)
+    assert [each["id"] for each in await instance.api.runs(instance.company, issue, agent)] == [run]
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_work_that_a_person_refuses_reads_so_on_the_task(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    agent = await instance.create_opencode_agent("Refused", "script", **ASKS)
+    issue = await instance.issue(agent, "Refuse me", WORK)
+    run = await instance.run(issue, agent=agent)
+    await respond(instance, issue, await asked(instance, issue), REJECTED)
+    ended = await instance.api.wait_ended(run)
+    assert ended["status"] == "succeeded", ended["error"]
+
+    async def said() -> bool:
+        return any(text.startswith("**Not permitted:**") for text in await instance.comment_texts(issue))
+
+    await instance.api.wait_until(said, "the comment of the run")
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_a_question_leaves_the_task_with_its_run(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    agent = await instance.create_opencode_agent("Cancelled", "script", **ASKS)
+    issue = await instance.issue(agent, "Cancel me", WORK)
+    run = await instance.run(issue, agent=agent)
+    interaction = await asked(instance, issue)
+    await instance.api.cancel(run)
+    assert (await instance.api.wait_ended(run))["status"] == "cancelled"
+
+    async def withdrawn() -> bool:
+        found = await instance.api.get(f"/issues/{issue}/interactions")
+        return all(each["status"] != "pending" for each in found if each["id"] == interaction["id"])
+
+    await instance.api.wait_until(withdrawn, "the question to leave the task")
+
+
+@scenario(Schedule.DISRUPTING)
+async def test_an_answer_reaches_the_agent_once_although_paperclip_was_killed_after_it(env: Environment) -> None:
+    instance = await env.instance(DISRUPTED)
+    agent = await instance.create_opencode_agent("Killed", "script", **ASKS)
+    issue = await instance.issue(agent, "Kill Paperclip", WORK)
+    run = await instance.run(issue, agent=agent)
+    interaction = await asked(instance, issue)
+    await respond(instance, issue, interaction, ALLOWED)
+    await instance.server.kill()
+    await asyncio.sleep(OUTAGE)
+    await instance.server.start()
+    assert (await instance.api.wait_ended(run))["errorCode"] == "process_lost"
+    await instance.api.comment(issue, "Please continue.")
+    stored = await instance.api.wait_until(
+        lambda: answered(env, run, agent, instance.company), "the answer in the transcript"
+    )
+    assert [event["question"]["answers"] for event in stored] == [[["Allow once"]]]
+    assert len(env.observer.jobs(run)) == 1
+    await asyncio.gather(
+        *[instance.api.wait_ended(each["id"]) for each in await instance.api.runs(instance.company, issue, agent)]
+    )
+    found = await instance.api.get(f"/issues/{issue}/interactions")
+    assert [each["status"] for each in found if each["id"] == interaction["id"]] == ["answered"]
+
+
+async def answered(env: Environment, run: str, agent: str, company: str) -> list[Object] | None:
+    found = events(await env.transcript(run, agent, company), "question_answered")
+    return found or None
