@@ -1,9 +1,10 @@
 """What an agent asks is on its task in a real Paperclip, and what a person answers there reaches the agent once."""
 
 import asyncio
+import json
 
 from tests.paperclip_server.api import Object
-from tests.paperclip_server.environment import DISRUPTED, STABLE, Environment, Instance, events, statuses
+from tests.paperclip_server.environment import DISRUPTED, STABLE, Environment, Instance, statuses
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.test_restarts import OUTAGE
 from tests.pod.driving import bash, script
@@ -29,6 +30,21 @@ async def respond(instance: Instance, issue: str, interaction: Object, answer: O
     await instance.api.post(f"/issues/{issue}/interactions/{interaction['id']}/respond", answer)
 
 
+async def answered(env: Environment, run: str, agent: str, company: str) -> list[Object]:
+    """The answers in the transcript."""
+    lines = [json.loads(line.data) for line in await env.transcript(run, agent, company) if line.stream == "stdout"]
+    return [line["question"] for line in lines if line["type"] == "question_answered"]
+
+
+async def said(instance: Instance, issue: str, beginning: str) -> None:
+    """Returns once a comment begins so: Paperclip makes it a moment after the run's end."""
+
+    async def found() -> bool:
+        return any(text.startswith(beginning) for text in await instance.comment_texts(issue))
+
+    await instance.api.wait_until(found, f"the comment {beginning}")
+
+
 @scenario(Schedule.CONCURRENT)
 async def test_a_question_is_answered_on_the_task_and_wakes_nobody(env: Environment) -> None:
     instance = await env.instance(STABLE)
@@ -44,9 +60,8 @@ async def test_a_question_is_answered_on_the_task_and_wakes_nobody(env: Environm
     await respond(instance, issue, interaction, ALLOWED)
     ended = await instance.api.wait_ended(run)
     assert ended["status"] == "succeeded", ended["error"]
-    assert "All of it is done." in str(await instance.comment_texts(issue))
-    stored = await env.transcript(run, agent, instance.company)
-    (answer,) = [event["question"] for event in events(stored, "question_answered")]
+    await said(instance, issue, "All of it is done.")
+    (answer,) = await answered(env, run, agent, instance.company)
     assert (answer["answers"], answer["by"].endswith(" in Paperclip")) == ([["Allow once"]], True)
     assert [each["id"] for each in await instance.api.runs(instance.company, issue, agent)] == [run]
 
@@ -60,11 +75,7 @@ async def test_work_that_a_person_refuses_reads_so_on_the_task(env: Environment)
     await respond(instance, issue, await asked(instance, issue), REJECTED)
     ended = await instance.api.wait_ended(run)
     assert ended["status"] == "succeeded", ended["error"]
-
-    async def said() -> bool:
-        return any(text.startswith("**Not permitted:**") for text in await instance.comment_texts(issue))
-
-    await instance.api.wait_until(said, "the comment of the run")
+    await said(instance, issue, "**Not permitted:**")
 
 
 @scenario(Schedule.CONCURRENT)
@@ -97,18 +108,11 @@ async def test_an_answer_reaches_the_agent_once_although_paperclip_was_killed_af
     await instance.server.start()
     assert (await instance.api.wait_ended(run))["errorCode"] == "process_lost"
     await instance.api.comment(issue, "Please continue.")
-    stored = await instance.api.wait_until(
-        lambda: answered(env, run, agent, instance.company), "the answer in the transcript"
-    )
-    assert [event["question"]["answers"] for event in stored] == [[["Allow once"]]]
+    await instance.api.wait_until(lambda: answered(env, run, agent, instance.company), "the answer in the transcript")
     assert len(env.observer.jobs(run)) == 1
     await asyncio.gather(
         *[instance.api.wait_ended(each["id"]) for each in await instance.api.runs(instance.company, issue, agent)]
     )
     found = await instance.api.get(f"/issues/{issue}/interactions")
     assert [each["status"] for each in found if each["id"] == interaction["id"]] == ["answered"]
-
-
-async def answered(env: Environment, run: str, agent: str, company: str) -> list[Object] | None:
-    found = events(await env.transcript(run, agent, company), "question_answered")
-    return found or None
+    assert [answer["answers"] for answer in await answered(env, run, agent, instance.company)] == [[["Allow once"]]]
