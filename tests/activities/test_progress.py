@@ -300,6 +300,18 @@ def test_a_tool_that_worked_and_then_hangs_is_found() -> None:
     assert idle_from <= found.at <= idle_from + 2 * SLACK
 
 
+def test_an_agent_that_waits_for_a_person_for_a_day_is_not_silent_and_one_that_has_the_answer_may_be() -> None:
+    script = Script(9)
+    script.begin_step()
+    script.event(b'{"type":"question_asked","timestamp":1,"sessionID":"s","question":{"id":"per_1","fields":[]}}')
+    script.wait(24 * HOUR, 24 * HOUR)
+    script.event(b'{"type":"question_answered","timestamp":2,"sessionID":"s","question":{"id":"per_1","by":"Ada"}}')
+    answered = script.at
+    found = run_in_virtual_time(follow(script, [answered - 12 * HOUR]))
+    assert found.cause is not None
+    assert answered + HOUR - 1 <= found.at <= answered + HOUR + 60 + SLACK
+
+
 # lost contact
 
 

@@ -9,7 +9,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.tell_agent import TellAgentActivity
-from agent_runs.contracts.errors import MessageNotDelivered, SealedFieldUnreadable
+from agent_runs.contracts.errors import ClusterUnavailable, MessageNotDelivered, SealedFieldUnreadable
 from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.messages import JobRef, TellAgent
 from agent_runs.contracts.start import Binding, SealedMessage
@@ -101,3 +101,43 @@ async def test_a_message_for_another_run_or_sealed_under_another_id_is_not_opene
         with pytest.raises(SealedFieldUnreadable):
             await tell(cluster, [], **other)
     assert cluster.requests == []
+
+
+def answer_of(question: str | None = "1-per_1", sealed_for: str | None = "1-per_1") -> TellAgent:
+    """An answer to a question; `sealed_for` None: its rejection."""
+    input = input_of()
+    run = input.attempt.run
+    content = SealedMessage(binding=Binding.of_message(run, "m1"), question=sealed_for, answers=(("Allow once",),))
+    sealed = Sealer(KEY.public).seal(content) if sealed_for else None
+    return input.model_copy(update={"question": question, "sealed": sealed})
+
+
+async def deliver(cluster: Sidecar, input: TellAgent, *answers: dict[str, Any] | Exception) -> None:
+    cluster.answers, cluster.requests = list(answers), []
+    await ActivityEnvironment().run(TellAgentActivity(cluster, Opener([KEY])).tell_agent, input)
+
+
+async def test_an_answer_names_the_agents_own_request_and_its_rejection_has_no_choice(cluster: Sidecar) -> None:
+    delivered = {"accepted": True, "delivered": True}
+    await deliver(cluster, answer_of(), delivered)
+    content = {"id": "m1", "by": "ada", "text": "", "question": "per_1"}
+    assert cluster.requests == [{**content, "answers": [["Allow once"]]}]
+    await deliver(cluster, answer_of(sealed_for=None), delivered)
+    assert cluster.requests == [{**content, "answers": []}]
+
+
+async def test_an_answer_to_another_question_and_a_message_that_is_an_answer_do_not_reach_the_agent(
+    cluster: Sidecar,
+) -> None:
+    for input in (answer_of(sealed_for="1-per_2"), answer_of(question=None)):
+        with pytest.raises(MessageNotDelivered, match="sealed for another question"):
+            await deliver(cluster, input)
+    assert cluster.requests == []
+
+
+@pytest.mark.parametrize(
+    "lost", [ExecFailed("cut off"), ExecFailed("no sidecar", exit_code=NOT_REACHED)], ids=["cut off", "not reached"]
+)
+async def test_an_answer_is_kept_for_a_pod_that_does_not_answer(cluster: Sidecar, lost: ExecFailed) -> None:
+    with pytest.raises(ClusterUnavailable):
+        await deliver(cluster, answer_of(), *[lost] * 5)

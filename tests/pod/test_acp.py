@@ -230,6 +230,50 @@ async def test_a_permission_is_rejected_as_the_profile_says(
     assert code(ended) == failure
 
 
+def question_of(stage: Stage) -> dict[str, Any]:
+    found = (json.loads(line) for line in stage.events.splitlines() if b'"question_asked"' in line)
+    question: dict[str, Any] = next(found)["question"]
+    return question
+
+
+@pytest.mark.parametrize(
+    ("agent", "case", "answers", "option"),
+    [
+        ("claude", "ask-tool-write", [["first"]], "allow-once"),
+        ("gemini", "ask-tool-write", [["first"]], "proceed_always"),
+        ("claude", "ask-tool-reject", [], "reject"),
+        ("gemini", "ask-tool-reject", [], "cancel"),
+    ],
+)
+@pytest.mark.parametrize("killed", [False, True], ids=["one driver", "a killed driver"])
+async def test_a_person_gives_or_refuses_a_permission(
+    agent: str, case: str, answers: list[list[str]], option: str, killed: bool, tmp_path: Path
+) -> None:
+    stage = recorded(tmp_path, agent, case, profile={"permissions": "ask"})
+    async with stage.running():
+        driver = await stage.driver()
+        await stage.until(b'"question_asked"')
+        question = question_of(stage)
+        labels = [each["label"] for each in question["fields"][0]["options"]]
+        if killed:
+            driver.kill()
+            await driver.wait()
+            driver = await stage.driver()
+        given = [[labels[0]] for _ in answers]
+        answer = {"id": "a1", "by": "Ada", "text": "", "question": question["id"], "answers": given}
+        inbox.put(str(stage.own), 1, answer)
+        assert await until_answered(stage) == {"delivered": True, "reason": ""}
+        assert await driver.wait() == 0
+        stage.order("end 0")
+    (answered,) = [each for each in stage.received if "outcome" in json.dumps(each)]
+    assert answered["result"]["outcome"] == {"outcome": "selected", "optionId": option}
+    ended = read(stage.own)
+    assert [line["question"].get("by") for line in ended.of("question_answered")] == ["Ada"]
+    assert len(ended.of("question_asked")) == 1
+    assert [line["by"] for line in ended.of("permission_rejected")] == ([] if answers else ["Ada"])
+    assert ended.end["reason"] is None
+
+
 async def test_sigterm_cancels_the_turn(name: str, tmp_path: Path) -> None:
     stage = recorded(tmp_path, name, "cancel")
     async with stage.running():

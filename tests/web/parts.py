@@ -16,10 +16,12 @@ from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.run_list import PAGE_RUNS, RunFilter, RunPage, RunsUnavailable
 from agent_runs.client.runs import RunSummary
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.tell import Answers
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.errors import Failure, RunError
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import AttemptReport, Outcome
+from agent_runs.contracts.updates import Question
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.transcript.tokens import Tokens, authorization
 from agent_runs.web.run_info import RunInfo, RunInfoUnavailable
@@ -84,6 +86,8 @@ class FakeRunInfo:
     obstacles: dict[str, str] = field(default_factory=dict)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
     messages: list[tuple[str, str, str, str]] = field(default_factory=list)
+    asks: Sequence[Question] = ()
+    answers: list[tuple[str, str, Answers, str, str]] = field(default_factory=list)
     refusal: RunError | None = None
 
     async def run_info(self, run: RunKey) -> RunInfo | None:
@@ -103,6 +107,17 @@ class FakeRunInfo:
         if self.refusal:
             raise self.refusal
         self.messages.append((run.name, text, by, message))
+        return run.name == RUN
+
+    async def questions(self, run: RunKey) -> Sequence[Question]:
+        if self.down:
+            raise RunInfoUnavailable("Temporal does not answer")
+        return self.asks if run.name == RUN else ()
+
+    async def answer(self, run: RunKey, question: Question, answers: Answers, by: str, message: str) -> bool:
+        if self.refusal:
+            raise self.refusal
+        self.answers.append((run.name, question.id, answers, by, message))
         return run.name == RUN
 
     async def list_page(self, wanted: RunFilter, cursor: bytes | None) -> RunPage:

@@ -1,4 +1,4 @@
-"""Operators cancel a run on its page, after a question, and send its agent messages; nobody else does."""
+"""Operators cancel a run on its page, after a question, send its agent messages, and answer it; nobody else does."""
 
 import re
 from collections.abc import AsyncIterator
@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from agent_runs.contracts.errors import MessageNotDelivered
 from agent_runs.contracts.request import Capabilities
+from agent_runs.contracts.updates import Option, Question, QuestionField
 from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.operators import Operators
 from agent_runs.web.refusals import FOREIGN_FORM, Refusals
@@ -23,9 +24,11 @@ from tests.web.run_list_parts import BEARER, operated
 
 PATH = f"/runs/{RUN}/cancel"
 TELL = f"/runs/{RUN}/tell"
+ANSWER = f"/runs/{RUN}/answer"
 MESSAGE = "6f0c4c4e-5b0e-4d53-9f3f-2f4d0b5d8a51"
 TAKES_MESSAGES = Capabilities(resumes=True, rests=True, takes_messages=True, tokens="with each step", cost=True)
 HTML = {"Accept": "text/html"}
+Form = dict[str, str] | list[tuple[str, str]]
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def asked(
-    here: Site, method: str, path: str = PATH, form: dict[str, str] | None = None, /, **headers: str
+    here: Site, method: str, path: str = PATH, form: Form | None = None, /, **headers: str
 ) -> tuple[int, str, str]:
     """Status, text and target of an operator's request."""
     sent = {**HTML, **BEARER, **headers}
@@ -164,3 +167,48 @@ async def test_without_temporal_x_has_the_message(here: Site) -> None:
     here.source.down = True
     status, text, _ = await asked(here, "POST", TELL, {"message": MESSAGE, "text": "x"})
     assert (status, "the transcript shows whether the agent has the message" in text) == (503, True)
+
+
+SIZES = QuestionField(text="Sizes?", options=(Option(label="S"), Option(label="L")), many=True)
+WHY = QuestionField(text="Why <b>?", own_words=True)
+QUESTION = Question(id="1-que_1", attempt=1, kind="question", fields=(SIZES, WHY))
+
+
+async def test_what_the_agent_asks_is_answered_on_its_page(here: Site) -> None:
+    here.source.info, here.source.asks = run_info("asking"), [QUESTION]
+    async with aiohttp.ClientSession(here.base, headers=HTML | BEARER) as person, person.get(f"/runs/{RUN}") as answer:
+        assert f'href="{RUN}/answer"' in await answer.text()
+    status, page, _ = await asked(here, "GET", ANSWER)
+    assert (status, "Sizes?" in page, "Why &lt;b&gt;?" in page, "Decline" in page) == (200, True, True, True)
+    (message,) = re.findall(r'name="message" value="([0-9a-f-]+)"', page)
+    form = {"message": message, "question": QUESTION.id}
+    chosen = [*form.items(), ("choice-0", "1"), ("choice-0", "2"), ("own-1", " because, well ")]
+    assert await asked(here, "POST", ANSWER, chosen) == (303, "", f"../{RUN}")
+    assert await asked(here, "POST", ANSWER, form | {"reject": "yes"}) == (303, "", f"../{RUN}")
+    answers = (("S", "L"), ("because, well",))
+    assert here.source.answers == [(RUN, QUESTION.id, each, BY, message) for each in (answers, ())]
+
+
+async def test_an_answer_that_is_none_or_comes_too_late_is_shown_with_the_reason(here: Site) -> None:
+    here.source.asks = [QUESTION]
+    form = {"message": MESSAGE, "question": QUESTION.id, "choice-0": "1", "own-1": ""}
+    status, page, _ = await asked(here, "POST", ANSWER, form)
+    assert (status, "was not delivered" in page) == (409, True)
+    here.source.refusal = MessageNotDelivered("it has an answer already, from ada")
+    status, page, _ = await asked(here, "POST", ANSWER, form | {"own-1": "because"})
+    assert (status, "it has an answer already, from ada" in page) == (409, True)
+    here.source.asks = []
+    status, page, _ = await asked(here, "POST", ANSWER, form)
+    assert (status, "does not ask this any more" in page, "asks nothing" in page) == (409, True, True)
+    here.source.down = True
+    assert (await asked(here, "GET", ANSWER))[0] == 503
+    assert here.source.answers == []
+
+
+async def test_the_link_of_a_run_answers_nothing(here: Site) -> None:
+    here.source.asks = [QUESTION]
+    for method in ("GET", "POST"):
+        async with here.http.request(method, ANSWER, headers=HTML) as answer:
+            assert answer.status == 401
+    status, _, _ = await asked(here, "POST", ANSWER, {"message": MESSAGE}, **{"Sec-Fetch-Site": "cross-site"})
+    assert (status, here.source.answers) == (403, [])

@@ -222,13 +222,17 @@ class FakeAgent:
                 return use
             await self._run().signal(BUDGET_WARNING, use)
             self.warned.set()
-        for question in (*self.questions, *self.questions):
-            await self._run().signal(ASKED, question)
-        self.asked.set()
+        await self.ask()
         while not self.stopped.is_set():
             activity.heartbeat()
             await asyncio.sleep(0.05)
         return STOPPED
+
+    async def ask(self) -> None:
+        """Asks its questions."""
+        for question in (*self.questions, *self.questions):
+            await self._run().signal(ASKED, question)
+        self.asked.set()
 
     @staticmethod
     def _run() -> WorkflowHandle[Any, Any]:

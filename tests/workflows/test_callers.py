@@ -12,20 +12,24 @@ from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.attach import attach, attach_when_free
+from agent_runs.client.obstacles import open_questions
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close
 from agent_runs.client.runs import find_run
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.tell import answer
 from agent_runs.contracts import updates
 from agent_runs.contracts.errors import Failure, PodLost, ProviderUnavailable
 from agent_runs.contracts.identity import workflow_id
-from agent_runs.contracts.messages import Ended, StreamEnd
+from agent_runs.contracts.messages import Ended, StreamEnd, StreamLogs
 from agent_runs.contracts.outcome import Outcome, Report
+from agent_runs.paperclip.sealing import Sealer, SealingKey
 from tests.support.requests import FakeRequest
-from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, answer_with
-from tests.workflows.fake_worker import Handle, reached, running_worker, wake
+from tests.workflows.fake_activities import DEFAULTS, PERMISSION, FakeActivities, FakeAgent, answer_with
+from tests.workflows.fake_worker import Handle, configured, reached, running_worker, wake
 from workflows.agent_run import AgentRunWorkflow
 from workflows.attributes import ALL
 
@@ -283,3 +287,35 @@ async def test_pauses_between_attempts_become_longer(
     outcome, duration = await run_to_close(skipping.client, queue, FakeActivities({"stream_logs": lost}), request)
     assert len(outcome.attempts) == 7
     assert duration >= timedelta(seconds=10 + 20 + 40 + 80 + 160 + 300)
+
+
+async def test_a_question_waits_a_day_for_its_answer(
+    skipping: WorkflowEnvironment, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    request = configured(request_of_a_run, ask_timeout_sec=25 * 3600, timeout_sec=3600)
+    agent, sealer = FakeAgent(questions=(PERMISSION,)), Sealer(SealingKey.generate().public)
+
+    async def stream(input: StreamLogs) -> StreamEnd:
+        if not agent.asked.is_set():
+            await agent.ask()
+            raise ApplicationError("nobody follows the agent for a day", next_retry_delay=timedelta(hours=24))
+        return await agent.answers["stream_logs"](input)  # type: ignore[no-any-return]
+
+    steps = FakeActivities({**agent.answers, "stream_logs": stream})
+    async with running_worker(skipping.client, queue, steps):
+        handle = await skipping.client.start_workflow(
+            AgentRunWorkflow.__name__,
+            request.wake.start,
+            id=workflow_id(request.agent.id),
+            task_queue=queue,
+            result_type=Outcome,
+        )
+        await reached(agent.asked)
+        asked = await open_questions(handle)
+        await skipping.sleep(timedelta(hours=24))
+        assert await open_questions(handle) == asked
+        await answer(handle, request.key, sealer, asked[0], (("Allow once",),), "ada")
+        await agent.end()
+        outcome = await outcome_at_close(handle)
+    assert (outcome.failure, len(outcome.attempts)) == (None, 1)
+    assert [input.by for name, input in steps.calls if name == "tell_agent"] == ["ada"]
