@@ -15,6 +15,13 @@ export function objectOf(value: unknown): JsonObject {
   return typeof value === "object" && value !== null && !Array.isArray(value) ? { ...value } : {};
 }
 
+/** What Paperclip shows of a run at work, for 90 s. */
+export interface RuntimeStatusUpdate {
+  phase: "adapter_startup" | "finalize";
+  message: string;
+  currentToolName: string | null;
+}
+
 export interface AdapterExecutionContext {
   runId: string;
   agent: { id: string; companyId: string; name: string };
@@ -32,7 +39,7 @@ export interface AdapterExecutionContext {
   onMeta?(meta: InvocationMeta): Promise<void>;
   /** 2026.916 and later. */
   onDispatch?(): Promise<void> | void;
-  onRuntimeProgress?(update: { phase: "adapter_startup" | "finalize"; message: string }): Promise<void> | void;
+  onRuntimeProgress?(update: RuntimeStatusUpdate): Promise<void> | void;
   /** Opts in to cancellation: from here on an operator's Stop waits for our acknowledgement. 2026.916 and later. */
   onCancellationReady?(): Promise<void>;
   signal?: AbortSignal;

@@ -47,6 +47,8 @@ export interface Transcript {
   token(): Promise<string>;
   /** Must not reject. */
   write(call: LogCall): Promise<void>;
+  /** Called with a tool that begins, for people, and with nothing when one ends. */
+  toolAtWork?(tool: string): void;
   outage?: OutageListener;
   /** Milliseconds for the service to answer again after the run has ended. */
   timeout?: number;
@@ -189,8 +191,9 @@ async function* eventsIn(response: Response, withTimeout: <T>(wait: Promise<T>) 
 async function deliver({ id, data }: EventSourceMessage, transcript: Transcript, cursor: Cursor): Promise<void> {
   const [sequence = 0, part = 0] = (id ?? "").split(".").map(Number);
   if (!(sequence > cursor.sequence || (sequence === cursor.sequence && part > cursor.part))) return;
-  const call = JSON.parse(data) as Omit<LogCall, "attempt"> | { text?: undefined };
-  if (call.text !== undefined) await transcript.write({ ...call, attempt: cursor.attempt });
+  const { tool, ...call } = JSON.parse(data) as Partial<Omit<LogCall, "attempt">> & { tool?: string };
+  if (tool !== undefined) transcript.toolAtWork?.(tool);
+  if (call.text !== undefined) await transcript.write({ ...(call as LogCall), attempt: cursor.attempt });
   Object.assign(cursor, { sequence, part, movedAt: Date.now() });
 }
 

@@ -124,6 +124,19 @@ describe("following", () => {
     ]);
   });
 
+  it("names the tool that begins, and when one ends, beside the calls", async () => {
+    const { base } = await startService((_, response) => {
+      response.write(`id: 1.0\ndata: {"tool":"bash: make"}\n\n${event("2.1", "done", { tool: "" })}`);
+      response.end(`${event("3.1", "c")}${END}`);
+    });
+    const { calls, write } = collectCalls();
+    const tools: string[] = [];
+    await follow(transcript(base, write, { toolAtWork: (tool) => void tools.push(tool) }), Promise.resolve(1));
+    expect(tools).toEqual(["bash: make", ""]);
+    expect(calls.map(({ text }) => text)).toEqual(["done", "c"]);
+    expect(calls.some((call) => "tool" in call)).toBe(false);
+  });
+
   it("resumes after the last call when a response is cut, also inside an event", async () => {
     const { attempts, decide } = controlledOutcome();
     const { base, requests } = await startService((one, response) => {

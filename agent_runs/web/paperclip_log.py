@@ -21,8 +21,8 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
-from agent_runs.transcript.entries import TERMINAL_LIMITS, Entry, Limits, ToolCall, entry
-from agent_runs.transcript.events import decode, printable
+from agent_runs.transcript.entries import TERMINAL_LIMITS, Entry, Limits, ToolCall, entry, json_object, visible_line
+from agent_runs.transcript.events import as_object, decode, printable
 from agent_runs.transcript.store import Line
 
 LogFormat = Literal["events", "text"]
@@ -42,6 +42,9 @@ _LIMITS: Final = tuple(
 )
 """Of events, one after the other until the event fits into a call."""
 _SESSION_LIMIT: Final = 128
+_TOOL_LIMIT: Final = 80
+_TOOL_HEAD: Final = 40
+_TOOL_LINE: Final = re.compile(rb'\{"type":"tool_(running|use)"')
 _ORDINARY_LOG: Final = re.compile(
     r"(?:timestamp=\S+ +level=(?:DEBUG|INFO)\b|(?:DEBUG|INFO) +[0-9]{4}-[0-9]{2}-[0-9]{2}T)"
 )
@@ -75,6 +78,16 @@ def session_id(line: Line) -> str | None:
     """The agent's session that an event names, at most 128 characters."""
     event = decode(line.data) if line.stream == "stdout" else None
     return printable(event.session_id, _SESSION_LIMIT) or None if event is not None and event.session_id else None
+
+
+def tool(line: Line) -> str | None:
+    """The tool that begins with this line, for people; empty: one ends with it. None: neither."""
+    kind = _TOOL_LINE.match(line.data[:_TOOL_HEAD]) if line.stream == "stdout" else None
+    if kind is None:
+        return None
+    part = as_object((json_object(line.data) or {}).get("part")) if kind[1] == b"running" else {}
+    named = [visible_line(part.get(name), _TOOL_LIMIT) for name in ("tool", "title")]
+    return ": ".join(filter(None, named))
 
 
 # as events

@@ -223,3 +223,15 @@ def test_the_session_comes_with_a_text_also_when_a_line_that_is_not_shown_names_
     first, second = (b"".join(log.encoded([line(n, data)])) for n, data in enumerate((status, text), 1))
     assert b"ses_1" not in first
     assert b'"session":"ses_1"' in second
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+def test_the_tool_at_work_is_named_when_it_begins_and_when_it_ends(log_format: LogFormat) -> None:
+    begun = b'{"type":"tool_running","part":{"tool":"bash","title":"make\\u001b[31m deploy","input":"{}"}}'
+    ended = b'{"type":"tool_use","part":{"tool":"bash","state":{"status":"completed","input":{},"output":"ok"}}}'
+    forged = b'{"type":"text","part":{"text":"{\\"type\\":\\"tool_running\\"}"}}'
+    broken = b'{"type":"tool_running"'
+    page = [line(1, begun), line(2, ended), line(3, forged), line(4, begun, "stderr"), line(5, broken)]
+    written = b"".join(LogEvents(log_format, Cursor(0, 0)).encoded(page)).splitlines()
+    sent = [json.loads(each.removeprefix(b"data: ")) for each in written if each.startswith(b"data: ")]
+    assert [event["tool"] for event in sent if "tool" in event] == ["bash: make deploy", "", ""]
