@@ -332,10 +332,12 @@ class Execution {
     };
     const run = runName(this.#ctx.agent.id, ticket.runId);
     const token = () => mint(run, this.#settings);
+    const toolAtWork = (tool: string) =>
+      void this.#progress("adapter_startup", tool ? `The agent uses ${tool}` : "The agent is working", tool);
     const outage = new OutageLog(this.#log, "the transcript service answers again");
     const attempts = outcome.then((known) => known.attempts?.length ?? 1);
     try {
-      await follow({ base, run, format: this.#logFormat, token, write, outage }, attempts, signal);
+      await follow({ base, run, format: this.#logFormat, token, write, toolAtWork, outage }, attempts, signal);
     } catch (error) {
       if (error instanceof Aborted || error instanceof EndedWithoutOutcome) return;
       const message =
@@ -439,8 +441,8 @@ class Execution {
     await requestCancel(run, "Run cancelled").catch(() => undefined);
   }
 
-  async #progress(phase: "adapter_startup" | "finalize", message: string): Promise<void> {
-    await ignoreFailure(this.#ctx.onRuntimeProgress?.({ phase, message }));
+  async #progress(phase: "adapter_startup" | "finalize", message: string, tool = ""): Promise<void> {
+    await ignoreFailure(this.#ctx.onRuntimeProgress?.({ phase, message, currentToolName: tool || null }));
   }
 }
 

@@ -143,10 +143,14 @@ async function readAttempt(
   const { base, run, format, outage, silence = CONNECTION_SILENCE_MS } = transcript;
   const query = `format=${format}&attempt=${cursor.attempt}&after=${idOf(cursor)}${stored ? "&stored=true" : ""}`;
   const url = `${runUrl(base, run)}/log?${query}`;
+  const aborted = new Promise<never>((_, reject) => {
+    controller.signal.addEventListener("abort", () => reject(controller.signal.reason), { once: true });
+  });
+  // not left to fetch, which does not always end its response with the signal: nothing would end the wait
   const withTimeout = async <T>(wait: Promise<T>, limit = silence): Promise<T> => {
     const timer = setTimeout(() => controller.abort(new ReadError("no data for too long")), limit);
     timer.unref();
-    return await wait.finally(() => clearTimeout(timer));
+    return await Promise.race([wait, aborted]).finally(() => clearTimeout(timer));
   };
   try {
     const headers = { Accept: "text/event-stream", Authorization: `Bearer ${await transcript.token()}` };
@@ -179,11 +183,15 @@ async function* eventsIn(response: Response, withTimeout: <T>(wait: Promise<T>) 
   });
   const decoder = new TextDecoder();
   const body = response.body?.getReader();
-  while (body !== undefined) {
-    const { done, value } = await withTimeout(body.read());
-    if (done) return;
-    parser.feed(decoder.decode(value as Uint8Array, { stream: true }));
-    yield* events.splice(0);
+  try {
+    while (body !== undefined) {
+      const { done, value } = await withTimeout(body.read());
+      if (done) return;
+      parser.feed(decoder.decode(value as Uint8Array, { stream: true }));
+      yield* events.splice(0);
+    }
+  } finally {
+    void body?.cancel().catch(() => undefined);
   }
 }
 
