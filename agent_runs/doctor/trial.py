@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_runs.agents.opencode import VERSIONS
+from agent_runs.agents.opencode.merge import similar_models
 from agent_runs.agents.profile import OPENCODE_TITLE, AgentProfile
 from agent_runs.contracts.errors import AgentVersionUnsupported, RunError
 from agent_runs.contracts.messages import JobRef
@@ -34,7 +35,6 @@ FILE: Final = ".agent-runs-check-{}"
 SNAPSHOTS: Final = timedelta(seconds=2)
 ANSWER_LIMIT: Final = timedelta(minutes=2)
 """From the creation of such a Job to its end: as long as a large image may take to be pulled."""
-LISTED_MODELS: Final = 5
 FIELD_LIMIT: Final = 200
 
 ASK_OPENCODE: Final = """\
@@ -45,7 +45,7 @@ opencode\\ v*) known=unasked ;; # OpenCode 2 knows its models once its server ha
 *) models=$(opencode models "$1" 2>/dev/null) ;;
 esac
 printf '%s\\n' "$models" | grep -Fxq -- "$2" && known=yes
-listed=$(printf '%s\\n' "$models" | grep -F -- "$1/" | head -n 5 | cut -c 1-200)
+listed=$(printf '%s\\n' "$models" | grep -F -- "$1/" | awk '(size += length($0) + 1) < 3500')
 printf '%s\\n' "$version" "$known" "$listed" > /dev/termination-log
 """
 """Plain POSIX sh. Its arguments are the provider and the model."""
@@ -233,9 +233,9 @@ def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding
         return [found]
     if known == "yes":
         return [found, Finding(code="model", level="info", message=f"OpenCode there knows the model {model}")]
-    others = [each for each in listed if each][:LISTED_MODELS]
+    others = [each for each in listed if each]
     hint = (
-        f"Choose one that it lists, such as {', '.join(others)}."
+        f"Choose one that it lists: {similar_models(model, others)}."
         if others
         else "Give agents the provider's key (Secret agent-runs-provider-keys) or a `provider` block; docs/install.md."
     )

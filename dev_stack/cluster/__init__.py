@@ -23,7 +23,7 @@ cluster too. What is not:
 - images: they are only names, any tool of the host works, `command` must be given, a pull fails only by a fault;
 - volumes other than emptyDir, Secrets and claims (a claim is a directory); `envFrom`, fields and ConfigMaps in `env`;
 - isolation and resources: same user, network, devices; no limits; securityContext is accepted and ignored;
-- probes, lifecycle hooks, termination messages, sidecar and ephemeral containers, attach, port-forward;
+- probes, lifecycle hooks, sidecar and ephemeral containers, attach, port-forward;
 - terminals of exec, and waiting while a command does not read its stdin;
 - `tailLines`, `limitBytes` and `previous` of logs; log rotation by size;
 - strategic merge patches, server-side apply, dry runs but of creations, pages of lists (`limit` is ignored), tables,

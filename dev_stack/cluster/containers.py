@@ -22,7 +22,8 @@ from dev_stack.cluster.volumes import Mount
 _LAUNCHER = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import supervisor; supervisor.main()"
 _SUPERVISOR = [sys.executable, "-I", "-S", "-c", _LAUNCHER]
 _READ = 64 * 1024  # bytes at a time
-_MESSAGE_BYTES = 2048
+_MESSAGE_BYTES = 4096
+_LOGGED_MESSAGE_BYTES = 2048
 _OUTPUT_TIMEOUT = 1.0  # seconds, for a process beyond our reach that holds the output of an ended container
 
 
@@ -57,13 +58,15 @@ class Process:
     """What to start.
 
     Attributes:
-        log_is_message: the end of a failed container's log is its termination message.
+        message: the file of its termination message; None: it has none.
+        log_is_message: without a message the end of a failed container's log is one.
     """
 
     command: Sequence[str]
     env: dict[str, str]
     workdir: str
     mounts: Sequence[Mount]
+    message: str | None = None
     log_is_message: bool = False
 
 
@@ -151,8 +154,10 @@ class Container:
         if failure:
             code, reason = 128, "StartError"
         self.log.close()
+        if file := self._spec["message"]:
+            failure = failure or await asyncio.to_thread(_end_of, file)
         if code and self._spec["log_is_message"]:
-            failure = failure or await self.log.tail(_MESSAGE_BYTES)
+            failure = failure or await self.log.tail(_LOGGED_MESSAGE_BYTES)
         self.end = End(code if code >= 0 else 128 - code, reason, failure, self.began, datetime.now(UTC))
         self.finished.set()
 
@@ -252,6 +257,12 @@ async def _spawn(spec: dict[str, Any], stdin: int | None = None) -> tuple[asynci
 
 def _read_all(descriptor: int) -> str:
     with os.fdopen(descriptor, "rb") as file:
+        return file.read().decode(errors="replace")
+
+
+def _end_of(path: str) -> str:
+    with Path(path).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _MESSAGE_BYTES))
         return file.read().decode(errors="replace")
 
 

@@ -16,11 +16,12 @@ from dev_stack.cluster.kinds import PODS, SECRETS, Object
 from dev_stack.cluster.objects import deleting, parse_stamp
 from dev_stack.cluster.pod_status import PodEnd, Slot, status_of, waiting_state
 from dev_stack.cluster.store import Store
-from dev_stack.cluster.volumes import NotMounted, Volumes, host_path
+from dev_stack.cluster.volumes import Mount, NotMounted, Volumes, host_path
 
 _RETRY = timedelta(seconds=1)
 """Between attempts to start a container whose Secret is missing; a real kubelet takes longer."""
 _PULL_RETRY = timedelta(seconds=10)
+_MESSAGE_PATH = "/dev/termination-log"
 _FORCED_GRACE = timedelta(seconds=2)
 """What a kubelet gives a pod that was deleted without grace."""
 
@@ -180,10 +181,23 @@ class Pod:
         defaults["RUNNER_CGROUP"] = ""  # no container has a cgroup of its own: the host's would mislead
         workdir = expand(slot.spec.get("workingDir") or "/", variables)
         log_is_message = slot.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
-        process = Process(command(slot.spec, variables), defaults | variables, workdir, mounts, log_is_message)
+        message = self._termination_log(slot) if namespaces.mount else None
+        if message:
+            mounts = [
+                *mounts,
+                Mount(message, slot.spec.get("terminationMessagePath") or _MESSAGE_PATH, read_only=False),
+            ]
+        argv = command(slot.spec, variables)
+        process = Process(argv, defaults | variables, workdir, mounts, message, log_is_message)
         container = await Container.start(self.directory / slot.name, process, namespaces)
         self._event("Created", f"Created container {slot.name}", slot=slot)
         return container
+
+    def _termination_log(self, slot: Slot) -> str:
+        file = self.directory / slot.name / "termination-log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        return str(file)
 
     # ---------------------------------------------------------------- stopping
 

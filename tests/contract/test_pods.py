@@ -155,6 +155,14 @@ async def test_the_end_of_a_failed_containers_log_can_be_its_termination_message
     assert sorted(message.splitlines()) == ["one", "two"]
 
 
+async def test_what_a_container_writes_to_its_termination_log_is_its_message(api: Api) -> None:
+    first = container("echo known > /dev/termination-log", "first")
+    answers = {"terminationMessagePath": "/tmp/answer", "terminationMessagePolicy": "FallbackToLogsOnError"}
+    own = await api.run("echo seen; echo own > /tmp/answer; exit 3", initContainers=[first], container=answers)
+    ended = await api.until_ended(own)
+    assert [state(ended, name)["terminated"]["message"] for name in ("first", "main")] == ["known\n", "own\n"]
+
+
 async def test_a_container_waits_for_init_containers(api: Api) -> None:
     own = await api.run("true", initContainers=[container("sleep 600", "first")])
     waiting = await api.until(f"pods/{own}", lambda body: "running" in state(body, "first"))

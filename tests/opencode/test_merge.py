@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runs.agents.opencode.merge import NOTES_LIMIT, Merged, merge, unset_variables
+from agent_runs.agents.opencode.merge import NOTES_LIMIT, Merged, merge, similar_models, unset_variables
 from agent_runs.contracts.opencode import SIZE_LIMIT, problems
 
 MODEL = "anthropic/claude-sonnet-4-6"
@@ -118,10 +118,17 @@ def test_a_model_that_its_own_provider_does_not_declare_is_named_with_the_neares
     provider = {"own": {"npm": "@ai-sdk/openai-compatible", "models": {"big-model": {}, "small-model": {}, "x": {}}}}
     (note,) = merge(model="own/big-modle", agent={}, operator={"provider": provider}).notes
     assert note.startswith("model own/big-modle: provider own declares no such model")
-    assert note.endswith("the nearest are big-model, small-model")
+    assert note.endswith("; similar ones are big-model")
     assert merge(model="own/big-model", agent={}, operator={"provider": provider}).notes == ()
     built_in: dict[str, Any] = {"anthropic": {"models": {"mine": {}}}}
     assert merged(operator={"provider": built_in}).notes == ()
+
+
+def test_only_a_model_with_a_similar_name_is_suggested_also_by_its_last_part() -> None:
+    known = ("scenario/text", "scenario/hang:600", "scenario/error:500")
+    assert similar_models("txt", known) == "similar ones are scenario/text"
+    assert similar_models("vendor/error:50", known) == "similar ones are scenario/error:500"
+    assert similar_models("http500", known) == f"it has 3 others, such as {', '.join(known)}"
 
 
 # --- permissions ---

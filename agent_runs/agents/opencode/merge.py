@@ -198,11 +198,20 @@ def _undeclared(models: Iterable[str], providers: Mapping[str, Any]) -> Iterator
         settings = providers.get(provider, {})
         declared = list(_block(settings, "models"))
         if declared and "npm" in settings and name not in declared:
-            nearest = ", ".join(short(each) for each in get_close_matches(name, declared, cutoff=0.4) or declared[:3])
             yield (
                 f"model {short(model)}: provider {short(provider)} declares no such model, so OpenCode fails unless it "
-                f"knows the model itself; the nearest are {nearest}"
+                f"knows the model itself, which `agent-runs doctor --pod` finds out; {similar_models(name, declared)}"
             )
+
+
+def similar_models(name: str, known: Sequence[str]) -> str:
+    """A sentence about those of the known models whose name, or its last part, is like this one."""
+    parts = {part: each for each in known for part in (each.rpartition("/")[2], each)}
+    like = [short(parts[part]) for part in get_close_matches(name, parts)]
+    like += [short(parts[part]) for part in get_close_matches(name.rpartition("/")[2], parts)]
+    if like:
+        return f"similar ones are {', '.join(dict.fromkeys(like))}"
+    return f"it has {len(known)} others, such as {', '.join(map(short, known[:3]))}"
 
 
 def _asking(sources: Iterable[Source]) -> Iterator[str]:
