@@ -34,7 +34,6 @@ TOKEN = "check-token"  # noqa: S105 - no secret
 """Stands for the one that each run gets: it is one of the secrets of a run."""
 LIMIT = timedelta(seconds=10)
 """Of an activity without one; half of it is the time of each check, so that one that hangs does not hide the others."""
-CORRECT_FIELD = "Correct the field in the agent's configuration."
 
 
 @dataclass(frozen=True)
@@ -108,10 +107,10 @@ class CheckConfigurationActivity:
         try:
             prepared = await asyncio.to_thread(split, run, check.host)
         except WrongFields as wrong:
-            errors = [Finding.error("agent_configuration", str(problem), CORRECT_FIELD) for problem in wrong.problems]
+            errors = [Finding.error("agent_configuration", str(problem)) for problem in wrong.problems]
             return [*errors, *map(_warning, wrong.warnings)], None
         except InvalidRequest as refused:
-            return [Finding.error("agent_configuration", refused.message, CORRECT_FIELD)], None
+            return [Finding.error("agent_configuration", refused.message)], None
         warnings = [_warning(warning) for warning in prepared.warnings]
         try:
             directory = working_directory(Workspace(), prepared.chosen)
@@ -120,7 +119,7 @@ class CheckConfigurationActivity:
             await asyncio.to_thread(values.redaction, prepared.secrets)  # refuses too many, as `create_job` does
             await self.checks.check_volume(prepared.chosen, "paperclipWorkspace.cwd, which Paperclip gives every run,")
         except InvalidRequest as refused:
-            return [Finding.error("agent_configuration", refused.message, CORRECT_FIELD), *warnings], None
+            return [Finding.error("agent_configuration", refused.message), *warnings], None
         except PolicyRefused as refused:
             return [Finding.error("operator_policy", refused.message, refused.next_step), *warnings], None
         except (WorkspaceNotShared, AgentVersionUnsupported, PodIntrospectionFailed, ClusterForbidden) as refused:
@@ -137,8 +136,7 @@ def _key(input: CheckStart) -> RunKey:
 
 
 def _warning(text: str) -> Finding:
-    hint = "Correct the agent's configuration; docs/configuration.md lists what it may say."
-    return Finding(code="agent_configuration_warning", level="warn", message=text, hint=hint)
+    return Finding(code="agent_configuration_warning", level="warn", message=text)
 
 
 def _abilities(agent: str, can: Capabilities) -> Finding:
@@ -148,6 +146,5 @@ def _abilities(agent: str, can: Capabilities) -> Finding:
 
 def _address(url: str | None) -> Finding:
     if warning := api_url_warning(url):
-        hint = "Set AGENT_RUNS_PAPERCLIP_API_URL, at Paperclip's server or at the worker."
-        return Finding(code="paperclip_url", level="warn", message=warning, hint=hint)
+        return Finding(code="paperclip_url", level="warn", message=warning)
     return Finding(code="paperclip_url", level="info", message=f"Agents reach Paperclip at {url}")

@@ -53,10 +53,8 @@ def read_json_object(file: Path, name: str, content: str) -> dict[str, Any]:
     return found
 
 
-def load_keys(
-    path: Path, setting: str, parse: Callable[[str], Keys], new_key: Callable[[], str], *, create: bool
-) -> Keys:
-    """The keys in a file. A missing one gets a new key (mode 0600), if `create` allows it.
+def load_keys(path: Path, setting: str, parse: Callable[[str], Keys], new_key: Callable[[], str] | None) -> Keys:
+    """The keys in a file. A missing one gets a new key (mode 0600); without `new_key` it is refused.
 
     Args:
         setting: the variable that names the file.
@@ -65,7 +63,7 @@ def load_keys(
         UnusableKey: names the setting.
     """
     try:
-        return parse(_content(path, new_key if create else None))
+        return parse(_content(path, new_key))
     except UnusableKey as error:
         raise UnusableKey(f"{setting}: {path} {error}") from None
     except UnicodeDecodeError:
@@ -96,7 +94,9 @@ def jwks(text: str) -> list[dict[str, Any]]:
 def _content(path: Path, new_key: Callable[[], str] | None) -> str:
     if not path.exists():
         if new_key is None:
-            raise UnusableKey("does not exist, and in production no key is created. Mount the key there")
+            raise UnusableKey(
+                "does not exist. Mount or copy the worker's key there; only a worker outside production creates one"
+            )
         _create(path, new_key())
     return path.read_text()
 

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
@@ -37,8 +37,8 @@ if TYPE_CHECKING:  # Temporal's client and SQLAlchemy, which most commands do wi
 else:  # Markdown, which only output is rendered with
     terminal = lazy("agent_runs.cli.terminal")
 
-PLAIN_WIDTH: Final = 110
-"""Columns when the output is no terminal, unless the variable COLUMNS has another number."""
+PLAIN_WIDTH: Final = 100_000
+"""Columns when the output is no terminal, unless the variable COLUMNS has another number: no line is wrapped."""
 MAX_SUMMARY: Final = 2000
 
 
@@ -108,7 +108,7 @@ class Display(Protocol):
 
     def questions(self, questions: Iterable[Question]) -> None: ...
 
-    def values(self, values: dict[str, str]) -> None:
+    def values(self, values: Mapping[str, object]) -> None:
         """Show names and values, such as addresses or environment variables."""
         ...
 
@@ -129,6 +129,18 @@ class OutputConsole(Console):
     def on_broken_pipe(self) -> None:
         """Rich would end the process with a code of its own."""
         raise BrokenPipeError
+
+
+@dataclass(frozen=True)
+class _Unpadded:
+    """A renderable without its styles and the spaces with which Rich fills its lines."""
+
+    renderable: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        for line in console.render_lines(self.renderable, options, pad=False):
+            yield Segment("".join(segment.text for segment in line).rstrip(" "))
+            yield Segment.line()
 
 
 def _console() -> Console:
@@ -170,7 +182,7 @@ class TextDisplay:
             return
         parsed = entry(line.data, line.stream)
         if parsed is not None:
-            self._print(terminal.render(parsed))
+            self._print(terminal.render(parsed, markdown=self.console.is_terminal))
 
     def runs(self, runs: Sequence[ListedRun], *, at_work: bool = False) -> None:
         """Print a table, newest first. In terminals with hyperlinks a run's id opens its page."""
@@ -239,10 +251,10 @@ class TextDisplay:
                 if part.own_words:
                     self._print(Text("  or own words"))
 
-    def values(self, values: dict[str, str]) -> None:
+    def values(self, values: Mapping[str, object]) -> None:
         """Print one per line, not wrapped; environment variables as `export` commands."""
         for name, value in values.items():
-            line = f"export {name}={shlex.quote(value)}" if name.isupper() else f"{name}  {value}"
+            line = f"export {name}={shlex.quote(str(value))}" if name.isupper() else f"{name}  {value}"
             self.console.print(Text(line), soft_wrap=True)
 
     def findings(self, findings: Iterable[Finding]) -> None:
@@ -254,7 +266,8 @@ class TextDisplay:
             self.console.print(Text.assemble((f"{each.level:<5}", styles[each.level]), text), soft_wrap=True)
 
     def _print(self, renderable: RenderableType) -> None:
-        self.console.print(renderable, markup=False, highlight=False, emoji=False)
+        shown = renderable if self.console.is_terminal else _Unpadded(renderable)
+        self.console.print(shown, markup=False, highlight=False, emoji=False)
 
 
 @dataclass
@@ -322,8 +335,8 @@ class JsonDisplay:
             )
 
     def outcome(self, run_id: str, outcome: Outcome, stored: StoredLines | None = None) -> None:
-        """`{"type": "outcome", "runId": …, "outcome": {…} in Paperclip's spelling, "explanation": {heading: text}}`."""
-        explanation = explain(outcome, stored)
+        """`{"type": "outcome", "runId": …, "outcome": {…} in Paperclip's spelling, "explanation": {…}}`."""
+        explanation = {_program_name(name): text for name, text in explain(outcome, stored).items()}
         self._write("outcome", runId=run_id, outcome=outcome.model_dump(mode="json"), explanation=explanation)
 
     def cancelled(self, run_id: str, answer: Cancelled) -> None:
@@ -339,9 +352,9 @@ class JsonDisplay:
         for question in questions:
             self._write("question", **question.model_dump(mode="json", by_alias=True))
 
-    def values(self, values: dict[str, str]) -> None:
+    def values(self, values: Mapping[str, object]) -> None:
         """`{"type": "values", …}`."""
-        self._write("values", **values)
+        self._write("values", **{_program_name(name): value for name, value in values.items()})
 
     def findings(self, findings: Iterable[Finding]) -> None:
         """`{"type": "finding", "code": …, "level": "info" | "warn" | "error", "message": …, "hint": …}`."""
@@ -355,6 +368,12 @@ class JsonDisplay:
 
 def display(*, as_json: bool, verbose: bool = False) -> Display:
     return JsonDisplay() if as_json else TextDisplay(verbose=verbose)
+
+
+def _program_name(name: str) -> str:
+    """A name for people in the spelling of programs: `next step` as `nextStep`."""
+    first, *others = name.split(" ")
+    return first.lower() + "".join(map(str.capitalize, others)) if others else name
 
 
 def _run(run: RunRef) -> dict[str, str | None]:

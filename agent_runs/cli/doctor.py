@@ -20,15 +20,16 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.cli.program import Refused
+from agent_runs.cli.transcripts import read_in_time, usage_of
 from agent_runs.client.connection import TemporalUnreachable, connect
 from agent_runs.client.obstacles import CALL_TIMEOUT, last_poll
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.errors import SealedFieldUnreadable
-from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE, check_workflow_id
+from agent_runs.contracts.identity import CHECK_WORKFLOW_TYPE, RunKey, check_workflow_id
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
 from agent_runs.doctor.deployment import deployment_findings
 from agent_runs.doctor.surroundings import Check, run_checks
-from agent_runs.files import read_json_object
+from agent_runs.files import UnusableKey, read_json_object
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.credentials import ClusterConfigError
 from agent_runs.paperclip.sealing import Sealer, public_key
@@ -93,9 +94,7 @@ async def _findings(settings: ClientSettings, config: dict[str, Any], company: s
         )
         polled = await _is_polled(client, settings.task_queue)
     except TemporalUnreachable as error:
-        return [
-            Finding.error("temporal_unreachable", str(error), "Start Temporal, or correct the TEMPORAL_* variables.")
-        ]
+        return [Finding.error("temporal_unreachable", str(error))]
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             message = f"Temporal at {server.address} has no namespace {server.namespace}"
@@ -112,7 +111,23 @@ async def _findings(settings: ClientSettings, config: dict[str, Any], company: s
         hint = "Start a worker (`agent-runs worker`) with the same AGENT_RUNS_TASK_QUEUE. Runs wait until then."
         return [reachable, Finding.error("worker_missing", message, hint)]
     polls = Finding(code="worker_polls", level="info", message=f"A worker polls task queue {settings.task_queue}")
-    return [reachable, polls, *await _workers_findings(client, settings, config, company, pod=pod)]
+    found = await _workers_findings(client, settings, config, company, pod=pod)
+    return [reachable, polls, *found, *await _transcripts_findings(settings)]
+
+
+async def _transcripts_findings(settings: ClientSettings) -> Sequence[Finding]:
+    """Whether the transcript service answers here, where it is set."""
+    if (base := settings.transcripts_public_url) is None:
+        return []
+    try:
+        probe = [RunKey(agent_id="doctor", company_id="doctor", run_id="doctor").name]
+        _, note = await read_in_time(settings, lambda found: usage_of(found, probe), "No output of runs can be read")
+    except UnusableKey as error:
+        return [Finding.error("transcripts_key_unusable", str(error))]
+    if note:
+        hint = "Correct the setting, or start the service. Runs go on without it."
+        return [Finding.error("transcripts_unreachable", note, hint)]
+    return [Finding(code="transcripts_reachable", level="info", message=f"Transcripts are served at {base}")]
 
 
 async def _is_polled(client: Client, task_queue: str) -> bool:
@@ -129,7 +144,10 @@ async def _workers_findings(
 ) -> Sequence[Finding]:
     check_id = str(uuid.uuid4())
     workflow_id = check_workflow_id(check_id)
-    sealer = Sealer(public_key(settings.sealing_key_file, create=not settings.production))
+    try:
+        sealer = Sealer(public_key(settings.sealing_key_file))
+    except UnusableKey as error:
+        return [Finding.error("sealing_key_unusable", str(error))]
     binding = Binding(purpose="check", workflow_id=workflow_id, company_id=company, run_id=check_id)
     sealed = sealer.seal(SealedCheck(binding=binding, config=config))
     try:

@@ -23,8 +23,7 @@ SEALING, SIGNING = "sealing-key.json", "transcripts-key.json"
 
 def print_public_key() -> int:
     """Print the current public JWK on one line; it is no secret."""
-    settings = ClientSettings.read()
-    typer.echo(public_key(settings.sealing_key_file, create=not settings.production).to_jwk())
+    typer.echo(public_key(ClientSettings.read().sealing_key_file).to_jwk())
     return 0
 
 

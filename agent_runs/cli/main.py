@@ -169,7 +169,7 @@ def listing(
     since: Annotated[str, typer.Option(metavar="WHEN", help="Started since: 30m, 24h, 7d, or 2026-01-31.")] = "",
     search: Annotated[str, typer.Option(metavar="TEXT", help="An id of a run, agent or task, or its beginning.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Show this many at most.")] = 20,
-    only_open: Annotated[bool, typer.Option("--open", help="Only open runs.")] = False,
+    only_open: Annotated[bool, typer.Option("--open", help="Only runs that have not ended.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the newest runs, with tokens and cost where the transcript store or service is reached.
@@ -180,7 +180,7 @@ def listing(
     Example: agent-runs list --phase failed --since 24h
     """
     wanted = {"agent": agent, "company": company, "task": task, "phase": phase, "failure": failure, "model": model}
-    wanted |= {"since": since, "search": search, "state": "open" if only_open else ""}
+    wanted |= {"since": since, "search": search, "state": "working" if only_open else ""}
     run_async(lambda: run_list.listing(display.display(as_json=as_json), wanted, limit=limit))
 
 

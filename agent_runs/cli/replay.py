@@ -9,7 +9,7 @@ from agent_runs.cli.display import Display, JsonDisplay
 from agent_runs.cli.program import Refused
 from agent_runs.client import replay as histories
 from agent_runs.client.connection import connect
-from agent_runs.client.replay import InvalidHistory, Replay
+from agent_runs.client.replay import Difference, InvalidHistory, Replay
 from agent_runs.client.runs import find_run
 from agent_runs.client.settings import ClientSettings
 from agent_runs.service.build_id import build_id
@@ -19,6 +19,7 @@ MAX_HISTORY_BYTES: Final = 64 * 1024 * 1024
 NEXT_STEP: Final = (
     "Put the new order behind workflow.patched, or replay under a build that wrote this history; docs/replay.md"
 )
+RAISED: Final = "Correct the workflow's code; --debug shows the traceback"
 
 
 async def replay(run: str | None, display: Display, *, file: Path | None, save: Path | None, debug: bool) -> int:
@@ -79,22 +80,26 @@ def _line(name: str, result: Replay) -> str:
         place = "" if difference.event is None else f" at event {difference.event}"
         return (
             f"{name} does not replay{place}: the history (written by {written_by}) has {difference.expected}, "
-            f"build {build_id()} has {difference.found}. {NEXT_STEP}"
+            f"build {build_id()} has {difference.found}. {_next_step(difference)}"
         )
     so_far = "" if result.closed else " so far"
     return f"{name} replays: {result.events} events{so_far}, written by {written_by}, under build {build_id()}"
 
 
-def _values(name: str, result: Replay) -> dict[str, str]:
-    values = {
+def _next_step(difference: Difference) -> str:
+    return RAISED if difference.raised else NEXT_STEP
+
+
+def _values(name: str, result: Replay) -> dict[str, object]:
+    values: dict[str, object] = {
         "history": name,
-        "replays": "no" if result.difference else "yes",
-        "events": str(result.events),
-        "closed": "yes" if result.closed else "no",
-        "writtenBy": ", ".join(result.builds),
+        "replays": result.difference is None,
+        "events": result.events,
+        "closed": result.closed,
+        "writtenBy": result.builds,
         "build": build_id(),
     }
     if (difference := result.difference) is not None:
-        event = {} if difference.event is None else {"event": str(difference.event)}
-        values |= event | {"expected": difference.expected, "found": difference.found, "nextStep": NEXT_STEP}
+        values |= {"event": difference.event, "expected": difference.expected, "found": difference.found}
+        values["nextStep"] = _next_step(difference)
     return values

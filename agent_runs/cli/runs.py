@@ -164,7 +164,7 @@ async def answer(run: str, words: Sequence[str], display: Display, *, question: 
 
 
 def _sealer(settings: ClientSettings) -> sealing.Sealer:
-    return sealing.Sealer(sealing.public_key(settings.sealing_key_file, create=not settings.production))
+    return sealing.Sealer(sealing.public_key(settings.sealing_key_file))
 
 
 async def logs(run: str, display: Display, *, follow: bool, after: int) -> int:
@@ -268,11 +268,11 @@ def sealed_wake(raw: dict[str, Any], settings: ClientSettings, display: Display)
 
     Raises:
         InvalidRequest: names every wrong field and the remedy.
-        UnusableKey: the key file holds no key, or is missing in production.
+        UnusableKey: the key file is missing or holds no key.
     """
     wake = wakes.build_wake(raw, _sealer(settings))
     for note in wake.notes:
-        display.note(note)
+        display.note(f"warning: {note}")
     return wake
 
 

@@ -16,12 +16,13 @@ from rich.text import Text
 from agent_runs.transcript.entries import Entry
 
 
-def render(entry: Entry) -> RenderableType:
+def render(entry: Entry, *, markdown: bool = True) -> RenderableType:
+    """An entry as it is shown; without `markdown` the text of the agent is as it wrote it."""
     match entry.kind:
         case "text":
-            return Group(*_with_note(_SafeMarkdown(entry.body), entry))
+            return Group(*_with_note(_SafeMarkdown(entry.body) if markdown else Text(entry.body), entry))
         case "thinking":
-            return Padding(Group(*_with_note(Text(entry.body, style="dim italic"), entry)), (0, 0, 0, 2))
+            return _shifted(2, _with_note(Text(entry.body, style="dim italic"), entry))
         case "tool":
             return _render_tool(entry)
         case "error":
@@ -55,7 +56,11 @@ def _render_tool(entry: Entry) -> RenderableType:
 
 def _indented(entry: Entry, style: str) -> Iterable[RenderableType]:
     if entry.body:
-        yield Padding(Group(*_with_note(Text(entry.body, style=style), entry)), (0, 0, 0, 4))
+        yield _shifted(4, _with_note(Text(entry.body, style=style), entry))
+
+
+def _shifted(columns: int, shown: Iterable[RenderableType]) -> RenderableType:
+    return Padding(Group(*shown), (0, 0, 0, columns), expand=False)
 
 
 def _with_note(shown: RenderableType, entry: Entry) -> Iterable[RenderableType]:

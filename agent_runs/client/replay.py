@@ -38,11 +38,16 @@ class InvalidHistory(Exception):
 
 @dataclass(frozen=True)
 class Difference:
-    """Where history and code differ: `event` is None where the SDK names no event."""
+    """Where history and code differ: `event` is None where the SDK names no event.
+
+    Attributes:
+        raised: the code does not come so far: it raises an error.
+    """
 
     event: int | None
     expected: str
     found: str
+    raised: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ def _difference(history: WorkflowHistory, failure: str) -> Difference:
         return Difference(int(missing[1]), _event(history, int(missing[1])), "no command")
     if raised := _EXCEPTION.search(failure):
         frames = _FRAME.findall(failure.partition("encoded_attributes")[0])
-        return Difference(None, "no error", raised[1] + (" at {}:{}".format(*frames[-1]) if frames else ""))
+        return Difference(None, "no error", raised[1] + (" at {}:{}".format(*frames[-1]) if frames else ""), True)
     return Difference(None, "other commands", "different ones")
 
 

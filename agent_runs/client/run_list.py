@@ -68,7 +68,7 @@ class RunFilter:
     Attributes:
         search: a run's or agent's id, or a task's key, or the beginning of one.
         since: runs that started after this time.
-        state: `open`: workflows that are open; `working`: runs without an outcome; empty: all.
+        state: `working`: runs without an outcome; empty: all.
     """
 
     search: str = ""
@@ -123,7 +123,7 @@ class RunFilter:
         if self.since is not None:
             yield f"StartTime >= '{self.since.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}'"
         if self.state:
-            yield AT_WORK if self.state == "working" else OPEN
+            yield AT_WORK
 
 
 @dataclass(frozen=True)
@@ -198,12 +198,12 @@ def _in_phase(phase: str) -> str:
 
 
 def _check(name: str, text: str) -> None:
-    choices = {"phase": PHASES, "failure": FAILURE_CODES, "state": ("open", "working")}.get(name)
+    choices = {"phase": PHASES, "failure": FAILURE_CODES, "state": ("working",)}.get(name)
     if not text:
         return
     if choices is not None and text not in choices:
         nearest = difflib.get_close_matches(text, choices, n=1)
-        some = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(choices[:9])}"
+        some = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(choices)}"
         raise InvalidFilter(name, f"there is no such {name}; {some}")
     if len(text) > MAX_TEXT or _UNSEARCHABLE.search(text):
         raise InvalidFilter(

@@ -112,7 +112,7 @@ class ClientSettings(BaseSettings):
         traced: runs are traced, as `OTEL_*` variables say.
         web_ui: URL of Temporal's Web UI, for links to it.
         paperclip_pages_url: URL at which browsers open Paperclip, for links to its pages; None: no links.
-        sealing_key_file: JWK of the sealing key; a missing file is created with mode 0600, unless `production`.
+        sealing_key_file: JWK of the sealing key; a worker creates a missing file, with mode 0600, unless `production`.
         transcripts_url: SQLAlchemy URL of the transcript store (`sqlite:///…`, `postgresql://…`); None: see
             `transcripts`.
         transcripts_connections: connections of one process to a store in PostgreSQL, at the most.

@@ -171,7 +171,7 @@ class Finding(PaperclipContract):
     Attributes:
         code: stable, in snake_case.
         message: what was found, without values of the configuration.
-        hint: what to do about it.
+        hint: what to do about it, where the message does not say so.
     """
 
     code: str
@@ -180,7 +180,7 @@ class Finding(PaperclipContract):
     hint: str | None = None
 
     @classmethod
-    def error(cls, code: str, message: str, hint: str) -> Self:
+    def error(cls, code: str, message: str, hint: str | None = None) -> Self:
         """What a run would fail for."""
         return cls(code=code, level="error", message=message, hint=hint)
 

@@ -98,7 +98,7 @@ def api_url_warning(url: str | None) -> str | None:
 
     Paperclip's default is its own loopback address, which in a pod means the pod.
     """
-    remedy = "set AGENT_RUNS_PAPERCLIP_API_URL to Paperclip's address as pods reach it"
+    remedy = "set AGENT_RUNS_PAPERCLIP_API_URL, at Paperclip's server or at the worker, to the address that pods reach"
     if not url:
         return f"agents get no PAPERCLIP_API_URL and cannot report: {remedy}"
     host = urlsplit(url).hostname or ""

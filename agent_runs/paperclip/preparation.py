@@ -181,7 +181,7 @@ def prepare(raw: Mapping[str, Any], host: HostTexts = HostTexts()) -> Preparatio
         return split(raw, host)
     except WrongFields as wrong:
         raise InvalidRequest(
-            "; ".join([*map(str, wrong.problems), *wrong.warnings]),
+            ". Warnings: ".join(filter(None, ("; ".join(map(str, wrong.problems)), "; ".join(wrong.warnings)))),
             fields=", ".join(dict.fromkeys(problem.field for problem in wrong.problems))[:FIELDS_LIMIT],
         ) from None
 

@@ -267,22 +267,22 @@ def parse_keys(text: str) -> tuple[SealingKey, ...]:
     return tuple(map(SealingKey.from_jwk, jwks(text)))
 
 
-def public_key(path: Path, *, create: bool = True) -> PublicKey:
+def public_key(path: Path) -> PublicKey:
     """The key with which a caller seals: the first one of the file at `path`, which may hold public halves only.
 
     Raises:
-        UnusableKey: the file holds no usable key, or is missing and must not be created.
+        UnusableKey: the file is missing or holds no usable key.
     """
-    return load_keys(path, KEY_SETTING, lambda text: PublicKey.from_jwk(jwks(text)[0]), _new_key, create=create)
+    return load_keys(path, KEY_SETTING, lambda text: PublicKey.from_jwk(jwks(text)[0]), None)
 
 
 def load_or_create(path: Path, *, create: bool = True) -> tuple[SealingKey, ...]:
     """The keys that open, in the file at `path`.
 
     Raises:
-        UnusableKey: as of `public_key`.
+        UnusableKey: the file holds no usable key, or is missing and must not be created.
     """
-    return load_keys(path, KEY_SETTING, parse_keys, _new_key, create=create)
+    return load_keys(path, KEY_SETTING, parse_keys, _new_key if create else None)
 
 
 def _new_key() -> str:

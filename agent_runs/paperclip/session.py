@@ -9,6 +9,7 @@ Source: the existing adapters' session codecs.
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -34,6 +35,11 @@ MALFORMED: Final = (
     "the stored session is malformed, so a new one begins: a session's id is text of letters, digits and '_.:-', 128 at"
     " most"
 )
+
+
+NAMELESS: Final = "the stored session parameters name no session (`sessionId`), so a new one begins"
+_PAPERCLIPS: Final = "__paperclip"
+"""How the names of Paperclip's own parameters begin."""
 
 
 def deserialize(raw: object) -> SessionParams | None:
@@ -68,6 +74,9 @@ def decode(runtime: ContextRuntime) -> "Resume":
     no_parameters = raw is not None and params is not raw
     if no_text or no_parameters or (session is not None and not IDENTIFIER.fullmatch(session.session_id)):
         return Resume(reason=MALFORMED)
+    unknown = {name for name in params if not str(name).startswith(_PAPERCLIPS)}
+    if session is None and unknown and unknown.isdisjoint([*ID_KEYS, *chain.from_iterable(_SESSION_FIELDS.values())]):
+        return Resume(reason=NAMELESS)
     return Resume(session)
 
 

@@ -80,7 +80,7 @@ class Tokens:
         Raises:
             UnusableKey: the file is missing and must not be created, or holds no key of this kind.
         """
-        keys = load_keys(path, KEY_SETTING, _keys, lambda: json.dumps(new_key()), create=create)
+        keys = load_keys(path, KEY_SETTING, _keys, (lambda: json.dumps(new_key())) if create else None)
         return cls(keys, longest)
 
     def mint(self, run: RunKey, lifetime: timedelta = LINK_LIFETIME) -> str:

@@ -178,7 +178,7 @@ class TemporalRunInfo:
         self, run: RunKey, deliver: Callable[[WorkflowHandle[Any, Any], Sealer], Awaitable[Delivery]]
     ) -> bool:
         try:
-            sealer = Sealer(public_key(self.settings.sealing_key_file, create=False))
+            sealer = Sealer(public_key(self.settings.sealing_key_file))
             async with asyncio.timeout(DELIVERY_TIMEOUT.total_seconds()):
                 found = await find_by_key(self.client, run)
                 if found is not None:

@@ -37,7 +37,7 @@ async def found(config: dict[str, Any]) -> Sequence[Finding]:
 
 
 def warnings(findings: Sequence[Finding]) -> tuple[str, ...]:
-    return tuple(each.message for each in findings if each.level == "warn" and each.hint)
+    return tuple(each.message for each in findings if each.code == "agent_configuration_warning")
 
 
 @pytest.mark.parametrize("workspace", ["ephemeral", pytest.param("shared", id="which is refused without a volume")])

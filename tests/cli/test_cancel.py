@@ -13,6 +13,7 @@ from agent_runs.cli.program import Refused
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
+from agent_runs.paperclip.sealing import load_or_create
 from dev_stack.demo import context
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import FakeActivities, FakeAgent
@@ -52,6 +53,7 @@ async def test_a_start_for_another_task_is_refused_with_the_holder_of_the_agent(
 ) -> None:
     raw = context(agent_id=request_of_a_run.agent.id)
     (tmp_path / "context.json").write_text(json.dumps(raw))
+    load_or_create(tmp_path / "key.json")
     held = await attach(temporal, ClientSettings(task_queue=queue), request_of_a_run.wake)
     with pytest.raises(Refused, match=f"held by run {request_of_a_run.run_id}.*--wait.*agent-runs cancel"):
         await runs.start(tmp_path / "context.json", JsonDisplay(io.StringIO()), follow=False, wait=False)

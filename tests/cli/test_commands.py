@@ -88,6 +88,7 @@ def test_logs_without_a_store_names_what_is_missing_and_creates_nothing(
 
 
 def test_a_context_that_lacks_fields_names_each_and_the_remedy(tmp_path: Path, settings: dict[str, str]) -> None:
+    load_or_create(Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]))
     raw = context()
     raw["config"]["model"] = "gpt-without-provider"
     del raw["agent"]["id"]
@@ -96,6 +97,20 @@ def test_a_context_that_lacks_fields_names_each_and_the_remedy(tmp_path: Path, s
     result = run("start", "--context", str(file), **settings)
     refused(result, "agent.id is missing")
     assert "config.model must be '<provider>/<model>'" in result.stderr
+
+
+def test_what_is_wrong_comes_first_without_a_second_remedy_and_then_the_warnings(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    load_or_create(Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]))
+    raw = context()
+    raw["config"] |= {"timeoutSec": "soon", "color": "red"}
+    file = tmp_path / "context.json"
+    file.write_text(json.dumps(raw))
+    problem, warning = run("start", "--context", str(file), **settings).stderr.split(" Warnings: ")
+    assert problem == "agent-runs: config.timeoutSec must be a whole number."
+    assert warning.startswith("config.color is not known and has no effect: remove it, or see docs/configuration.md")
+    assert "Correct" not in warning
 
 
 def test_a_misspelt_setting_is_named() -> None:
@@ -144,12 +159,6 @@ def test_a_wrong_setting_is_one_line_with_what_was_meant(environment: dict[str, 
     result = run("list", **environment)
     refused(result, message)
     assert result.stderr.count("\n") == 1
-
-
-def test_a_misspelt_folder_of_the_key_is_not_made(tmp_path: Path) -> None:
-    missing = tmp_path / "misspelt" / "key.json"
-    refused(run("sealing-key", AGENT_RUNS_SEALING_KEY_FILE=str(missing)), f"the folder {missing.parent} does not exist")
-    assert not missing.parent.exists()
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("list", "--no-such-option"), ("show",)])
@@ -211,6 +220,7 @@ def refused(result: subprocess.CompletedProcess[str], message: str) -> None:
 
 
 def test_callers_get_only_the_public_sealing_key(settings: dict[str, str]) -> None:
+    load_or_create(Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]))
     printed = run("sealing-key", **settings)
     assert printed.returncode == 0
     public = json.loads(printed.stdout)
@@ -220,11 +230,36 @@ def test_callers_get_only_the_public_sealing_key(settings: dict[str, str]) -> No
     assert (public["x"], public["y"]) == (own["x"], own["y"])
 
 
-def test_production_creates_no_sealing_key(settings: dict[str, str]) -> None:
-    refused = run("sealing-key", AGENT_RUNS_PRODUCTION="true", **settings)
-    assert refused.returncode == 2
-    assert "AGENT_RUNS_SEALING_KEY_FILE" in refused.stderr
-    assert not Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]).exists()
+def test_a_caller_creates_no_sealing_key_because_no_worker_could_open_what_it_seals(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "context.json"
+    file.write_text(json.dumps(context()))
+    for command in (("sealing-key",), ("start", "--context", str(file)), ("tell", "some-run", "text")):
+        refused(run(*command, **settings), "AGENT_RUNS_SEALING_KEY_FILE")
+        assert not Path(settings["AGENT_RUNS_SEALING_KEY_FILE"]).exists()
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line_and_exit_code_130() -> None:
+    code = """
+import os, signal, sys
+from agent_runs.cli import entry
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "agent_runs.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+entry.main()
+"""
+    ended = run(program=(sys.executable, "-c", code))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "agent-runs: interrupted\n")
+
+
+def test_a_full_disk_is_named_and_no_error_of_the_program() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run([PROGRAM, "keys"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
+    assert "no space is left where the output is written" in ended.stderr
 
 
 def manifests(*arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,13 +1,14 @@
 """What comes from outside is text: it moves no cursor, changes no colour and turns no text around, in any command."""
 
 import io
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from rich.text import Text
 
-from agent_runs.cli.display import Display, ListedRun, OutputConsole, RunRef, TextDisplay
+from agent_runs.cli.display import Display, JsonDisplay, ListedRun, OutputConsole, RunRef, TextDisplay
 from agent_runs.client.explanation import StoredLines
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.outcome import Cancelled
@@ -67,6 +68,27 @@ def test_in_a_terminal_the_codes_are_those_of_our_own_styles() -> None:
     console = OutputConsole(file=output, force_terminal=True, color_system="standard", _environ={})
     console.print(Text(BAD, style="bold"))
     assert output.getvalue() == "\x1b[1ma8;;http://evilb31mc\x1b[0m\n"
+
+
+def test_what_no_terminal_reads_is_neither_wrapped_nor_padded(capsys: pytest.CaptureFixture[str]) -> None:
+    display, long = TextDisplay(), "a sentence of the agent " * 20
+    text = json.dumps({"type": "text", "part": {"text": f"# {long}\n- point"}})
+    display.line(1, Line(1, "stdout", text.encode(), at=NOON))
+    display.outcome("run", Outcome(summary=long), StoredLines({}, []))
+    display.phase_change(PhaseChange("running", timedelta(), NOON, long.strip()))
+    lines = capsys.readouterr().out.split("\n")
+    assert sum(long.strip() in line for line in lines) == 3
+    assert lines[:2] == [f"# {long.strip()}", "- point"]
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_programs_get_names_without_spaces() -> None:
+    output = io.StringIO()
+    JsonDisplay(output).outcome("run", Outcome(), StoredLines({}, []))
+    JsonDisplay(output).values({"Web UI": "http://ui", "TEMPORAL_ADDRESS": "x:1"})
+    outcome, values = map(json.loads, output.getvalue().splitlines())
+    assert list(outcome["explanation"]) == ["whatHappened", "evidence", "output", "session", "nextStep"]
+    assert list(values) == ["type", "webUi", "TEMPORAL_ADDRESS"]
 
 
 def test_tokens_that_were_written_to_the_cache_are_input(capsys: pytest.CaptureFixture[str]) -> None:

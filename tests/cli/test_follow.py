@@ -23,6 +23,7 @@ from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.outcome import OutputReceipt
+from agent_runs.paperclip.sealing import load_or_create
 from agent_runs.transcript.store import Line, TranscriptStore
 from dev_stack.demo import context
 from tests.cli.test_transcripts import PROGRAM
@@ -188,6 +189,7 @@ async def test_while_temporal_is_away_a_programs_stdout_holds_our_objects_and_no
     agent, file = str(uuid.uuid4()), tmp_path / "context.json"
     file.write_text(json.dumps(context(agent_id=agent)))
     (tmp_path / "transcripts.db").touch()
+    load_or_create(tmp_path / "key.json")
     out, errors = bytearray(), bytearray()
 
     async with open_relay(environment["TEMPORAL_ADDRESS"]) as relay, asyncio.timeout(120):

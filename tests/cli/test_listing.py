@@ -16,12 +16,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from temporalio.client import Client
-from temporalio.common import SearchAttributePair, TypedSearchAttributes
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from agent_runs.cli import transcripts
 from agent_runs.cli.display import JsonDisplay, ListedRun, RunRef, TextDisplay
@@ -200,10 +201,14 @@ async def test_a_store_that_is_misspelt_or_silent_is_a_note_and_holds_up_no_list
 # as people start it
 
 
-async def start(client: Client, **values: str) -> str:
+async def start(client: Client, **values: str | datetime) -> str:
     """A run that nobody works on; its id."""
     run_id = str(uuid.uuid4())
-    named = {attributes.AGENT_ID: run_id, attributes.PAPERCLIP_RUN_ID: run_id, attributes.RUN_PHASE: "running"}
+    named: dict[SearchAttributeKey[Any], Any] = {
+        attributes.AGENT_ID: run_id,
+        attributes.PAPERCLIP_RUN_ID: run_id,
+        attributes.RUN_PHASE: "running",
+    }
     named |= {getattr(attributes, name): value for name, value in values.items()}
     pairs = [SearchAttributePair(attribute, value) for attribute, value in named.items()]
     await client.start_workflow(
@@ -226,6 +231,18 @@ async def use(url: str, run_id: str) -> None:
         key, [Line(1, "stdout", b"x", at=NOON)], usage=StoredUsage(1000, 0, 234, 1, Decimal("0.5"), "m", "hi")
     )
     await store.close()
+
+
+async def test_runs_that_have_ended_are_not_open_also_while_their_outcome_is_kept(
+    temporal: Client, environment: dict[str, str]
+) -> None:
+    company = str(uuid.uuid4())
+    ended = await start(temporal, COMPANY_ID=company, RUN_PHASE="succeeded", ENDED_AT=NOON)
+    working = await start(temporal, COMPANY_ID=company)
+    await until_listed(temporal, ended)
+    await until_listed(temporal, working)
+    _, out, _ = await run("list", "--open", "--company", company, "--json", **environment)
+    assert [each["runId"] for each in map(json.loads, out.splitlines()) if each["type"] == "run"] == [working]
 
 
 async def test_list_filters_and_shows_cost_from_the_store_and_from_the_service(

@@ -121,6 +121,7 @@ async def test_nothing_of_a_payload_is_shown_when_the_code_fails(tmp_path: Path)
     assert (code, error) == (1, "")
     assert " has ValueError at attempts.py:" in out
     assert "sealed" not in out
+    assert out.endswith("Correct the workflow's code; --debug shows the traceback\n")
 
 
 async def test_a_breakpoint_in_the_workflow_stops_there(tmp_path: Path) -> None:
@@ -175,4 +176,5 @@ async def test_a_history_of_another_workflow_is_refused(tmp_path: Path) -> None:
 async def test_programs_get_the_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert await replay(None, JsonDisplay(), file=NORMAL, save=None, debug=False) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["replays"], answer["closed"], answer["build"]) == ("yes", "yes", build_id())
+    assert (answer["replays"], answer["closed"], answer["build"]) == (True, True, build_id())
+    assert (type(answer["events"]), type(answer["writtenBy"])) == (int, list)

@@ -14,6 +14,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 
 from agent_runs.client.run_list import (
     AT_WORK,
+    FAILURE_CODES,
     MAX_TEXT,
     InvalidFilter,
     RunFilter,
@@ -151,6 +152,9 @@ def test_what_temporal_cannot_search_for_is_refused_by_name() -> None:
 
 
 def test_a_misspelt_choice_names_the_nearest() -> None:
+    with pytest.raises(InvalidFilter) as unknown:
+        RunFilter.parse({"failure": "nope"})
+    assert str(unknown.value).endswith(f"one of {', '.join(FAILURE_CODES)}")
     with pytest.raises(InvalidFilter, match="failure: there is no such failure; did you mean k8s_pod_lost"):
         RunFilter.parse({"failure": "k8s_pod_lots"})
     with pytest.raises(InvalidFilter, match="phase: there is no such phase; did you mean running"):

@@ -14,6 +14,7 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
+from agent_runs.paperclip.sealing import load_or_create
 from dev_stack import demo
 from workflows.attributes import ALL
 
@@ -29,6 +30,7 @@ async def new_temporal() -> AsyncIterator[Client]:
 
 async def test_a_start_before_any_worker_names_the_remedy(new_temporal: Client, tmp_path: Path) -> None:
     (tmp_path / "context.json").write_text(json.dumps(demo.context("text")))
+    load_or_create(tmp_path / "sealing-key.json")
     environment = {
         "PATH": os.environ["PATH"],
         "TEMPORAL_ADDRESS": new_temporal.service_client.config.target_host,

@@ -254,6 +254,14 @@ def test_a_malformed_stored_session_is_dropped_with_a_warning_and_a_new_one_begi
             assert (request.runtime.session_params, request.notes) == (None, ())
 
 
+def test_parameters_that_name_no_session_are_a_warning_unless_they_are_paperclips_own() -> None:
+    for params, warned in (({"foo": CANARY}, True), ({"__paperclipTask": "x"}, False)):
+        with case(params):
+            request = prepare(minimal() | {"runtime": {"sessionParams": params}}).request
+            assert any("name no session (`sessionId`)" in note for note in request.notes) is warned
+            assert CANARY not in request.model_dump_json()
+
+
 def test_a_bare_session_id_is_enough_to_resume() -> None:
     stored = prepare(captured("ctx-3")).request.runtime.session_params
     assert stored is not None

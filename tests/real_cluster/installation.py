@@ -136,7 +136,7 @@ class Installation:
         return raw
 
     async def start(self, raw: dict[str, Any]) -> Ticket:
-        wake = build_wake(raw, Sealer(public_key(self.key, create=False)), outcome_retention_sec=0)
+        wake = build_wake(raw, Sealer(public_key(self.key)), outcome_retention_sec=0)
         return await attach(self.temporal, self.settings, wake)
 
     async def outcome(self, raw: dict[str, Any]) -> Outcome:

@@ -19,6 +19,7 @@ from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.pod_profile import PodOverrides
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.paperclip.preparation import split
+from agent_runs.paperclip.sealing import load_or_create
 from tests.job.test_pod_options import EVERYTHING
 from tests.runs.system import System, open_system
 from tests.support.claims import data_claim
@@ -84,12 +85,51 @@ async def test_a_wrong_configuration_is_an_error_with_a_remedy(system: System, t
     async with system.worker():
         code, found = await examined(agent_file(tmp_path, {"model": "nameless"}))
     assert code == 1
-    assert (found["agent_configuration"]["level"], bool(found["agent_configuration"]["hint"])) == ("error", True)
+    assert found["agent_configuration"]["level"] == "error"
+    assert found["agent_configuration"]["message"] == (
+        "config.model must be '<provider>/<model>', for example 'anthropic/claude-sonnet-4-6'"
+    )
+
+
+async def test_a_remedy_is_named_once(system: System, tmp_path: Path) -> None:
+    async with system.worker():
+        _, found = await examined(agent_file(tmp_path, {"model": "fake/x", "workspace": "ephemeral", "color": "red"}))
+    texts = [f"{each['message']} {each['hint'] or ''}" for each in found.values() if each["level"] != "info"]
+    assert [text.count("AGENT_RUNS_PAPERCLIP_API_URL") for text in texts if "PAPERCLIP_API_URL" in text] == [1]
+    assert [text.count("docs/configuration.md") for text in texts if "config.color" in text] == [1]
+
+
+async def test_a_transcript_service_that_does_not_answer_is_an_error(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", "http://127.0.0.1:1")
+    async with system.worker():
+        code, found = await examined()
+    assert (code, found["transcripts_unreachable"]["level"]) == (1, "error")
+    assert "http://127.0.0.1:1 (AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL)" in found["transcripts_unreachable"]["message"]
+
+
+async def test_a_transcript_service_that_answers_is_named(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with system.service_process() as settings, system.worker():
+        monkeypatch.setenv("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", str(settings.transcripts_public_url))
+        code, found = await examined(agent_file(tmp_path, GOOD))
+    assert (code, found["transcripts_reachable"]["level"]) == (0, "info")
+
+
+async def test_a_missing_key_is_named(system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_RUNS_SEALING_KEY_FILE", str(tmp_path / "no-key.json"))
+    async with system.worker():
+        code, found = await examined()
+    assert (code, found["sealing_key_unusable"]["level"]) == (1, "error")
+    assert not (tmp_path / "no-key.json").exists()
 
 
 async def test_a_key_that_is_not_the_workers_is_named(
     system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    load_or_create(tmp_path / "other-key.json")
     monkeypatch.setenv("AGENT_RUNS_SEALING_KEY_FILE", str(tmp_path / "other-key.json"))
     async with system.worker():
         code, found = await examined()

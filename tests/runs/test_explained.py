@@ -41,13 +41,13 @@ async def test_a_failure_is_explained_with_its_evidence_what_was_lost_and_what_t
     await system.outcome(raw)
     *_, last = await shown(runs.show, raw["runId"])
     rows = last["explanation"]
-    assert list(rows) == ["what happened", "evidence", "output", "session", "next step"]
-    assert rows["what happened"].startswith("opencode_start_failed: ")
+    assert list(rows) == ["whatHappened", "evidence", "output", "session", "nextStep"]
+    assert rows["whatHappened"].startswith("opencode_start_failed: ")
     assert "exit code 1" in rows["evidence"]
     assert "the agent's log: Config file at /x is not valid JSON" in rows["evidence"]
     assert rows["output"] == "0 lines on stdout are stored; nothing was lost: the pod counted the same"
     assert rows["session"] == "none: the next wake begins a new one"
-    assert len(rows["next step"]) > 20
+    assert len(rows["nextStep"]) > 20
 
 
 async def test_a_success_is_explained_too(
@@ -57,7 +57,7 @@ async def test_a_success_is_explained_too(
     outcome = await system.outcome(raw)
     *_, last = await shown(runs.show, raw["runId"])
     rows = last["explanation"]
-    assert rows["what happened"] == "The run succeeded."
+    assert rows["whatHappened"] == "The run succeeded."
     assert rows["session"] == f"{outcome.session_id}, which the next wake resumes"
 
 

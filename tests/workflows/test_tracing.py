@@ -19,6 +19,7 @@ from agent_runs.client.connection import connect
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.spans import ErrorTextsRemoved, RunTracing
+from agent_runs.contracts.errors import PolicyRefused
 from agent_runs.contracts.identity import workflow_id
 from tests.support.collector import Collector
 from tests.support.requests import FakeRequest
@@ -76,7 +77,7 @@ async def test_a_caller_that_is_traced_itself_has_the_run_in_its_own_trace(
     trace_id = span.get_span_context().trace_id
     assert trace_ids(exported) == {trace_id}
     assert names(exported, trace_id) >= {
-        *("RunWorkflow:AgentRunWorkflow", "RunActivity:create_job", "CompleteWorkflow:AgentRunWorkflow"),
+        *("RunWorkflow:AgentRunWorkflow", "RunActivity:create_job"),
         *("StartWorkflowUpdate:outcome", "HandleUpdate:outcome", "SignalWorkflow:collected", "HandleSignal:collected"),
     }
     assert f'{{"traceparent":"00-{trace_id:032x}-'.encode() in history
@@ -92,6 +93,36 @@ async def test_a_run_that_was_started_without_a_trace_is_a_trace_with_its_tempor
         await ticket.handle(temporal).result()
     assert trace_ids(exported) == {uuid.UUID(ticket.workflow_run_id).int}
     assert steps_of(exported) == set(activities.names)
+    (root,) = [span for span in exported.get_finished_spans() if span.parent is None]
+    assert root.name == "RunWorkflow:AgentRunWorkflow"
+    parents = {span.parent.span_id for span in of_kind(exported, "StartActivity:") if span.parent}
+    assert parents == {root.context.span_id}
+
+
+async def test_the_span_of_a_run_lasts_as_long_as_the_run_and_has_its_ids_its_model_and_its_failure(
+    traced: Client, exported: InMemorySpanExporter, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    async def fail(_input: object) -> None:
+        raise PolicyRefused(SECRET)
+
+    async with running_worker(traced, queue, FakeActivities({"create_job": fail})) as start:
+        handle = await start(request_of_a_run)
+        await outcome_at_close(handle)
+        began = (await handle.describe()).start_time
+    (run,) = of_kind(exported, "RunWorkflow:")
+    steps = [span for span in exported.get_finished_spans() if span.name.startswith("StartActivity:")]
+    assert run.start_time is not None
+    assert run.end_time is not None
+    assert abs(run.start_time / 1e9 - began.timestamp()) < 1
+    assert run.start_time < min(span.start_time or 0 for span in steps)
+    assert run.end_time > max(span.start_time or 0 for span in steps if "finish" not in span.name)
+    assert {name: value for name, value in (run.attributes or {}).items() if not name.startswith("temporal")} == {
+        "runId": request_of_a_run.run_id,
+        "agentId": request_of_a_run.agent.id,
+        "model": request_of_a_run.config.model,
+        "failureCode": PolicyRefused.code,
+    }
+    assert (run.status.is_ok, run.status.description) == (False, PolicyRefused.code)
 
 
 async def test_what_an_error_says_is_not_exported_only_its_type(
