@@ -66,8 +66,8 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
 The worker needs the image of each agent, such as
 `AGENT_RUNS_AGENT_IMAGES=claude=registry.example/agent-claude:0.101.0,codex=registry.example/agent-codex:2.6.0`, or the
 configuration's `image`. `./dev images --only claude` builds one; all have one recipe, `deploy/acp.Dockerfile`. An agent
-without an image is refused before anything is created. Which agents configurations may choose says the
-[policy](policy.md), `agents`.
+without an image is refused before anything is created. The [policy](policy.md) lists
+the agents that a configuration may choose (`agents`).
 
 ## An agent of your own
 

@@ -22,10 +22,10 @@ _INTRODUCTION: Final = """# The command line
 
 - Exit codes: 0: done; 1: the run failed, or a check found an error; 2: wrong usage, or what was requested cannot be
   done, with the remedy; 70: an error of `agent-runs` itself, whose traceback `AGENT_RUNS_TRACEBACK=1` shows; 130: the
-  command was interrupted, and the run goes on; 141: the reader of the output has gone.
+  command was interrupted, and a run that it has started goes on; 141: the reader of the output has gone.
 - With `--json` every line on stdout is one JSON object with a `type`; an error is `{"type": "error", "message": …,
   "exitCode": …}`. Nothing else is ever printed there: the log of Temporal's SDK goes to stderr.
-- Colours are used in terminals only, and not if `NO_COLOR` is set.
+- Colours are used in terminals only, and not if `NO_COLOR` is set. Where the output is no terminal, no line is wrapped.
 """
 
 

@@ -57,7 +57,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "effort", None, "Paperclip's Thinking effort of a changed agent; used for variant where that is empty."
         ),
-        Caption("thinkingEffort", None, "The same of a new agent."),
+        Caption("thinkingEffort", None, "Thinking effort of a new agent; used like effort."),
         Caption(
             "env",
             None,
@@ -145,8 +145,8 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "Keep Warm",
             "Seconds that the pod of an agent that has succeeded waits for the agent's next run, which then needs no "
             "new pod and no start of OpenCode; 0: it is deleted at once. OpenCode needs the transport serve or auto; "
-            "of other agents docs/agents.md says which may. Of a larger value than the operator allows only that "
-            "counts.",
+            "of other agents docs/agents.md says which may. Values above the operator's limit are lowered "
+            "to it.",
         ),
         Caption(
             "transport",
@@ -158,9 +158,9 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "opencodeFeatures",
             "OpenCode Features",
-            "What is on that runs switch off, one per line: lsp (language servers of the image), formatter, snapshot "
-            "(OpenCode's own undo), projectConfig (opencode.json and AGENTS.md of the workspace). Dangerous: with "
-            "projectConfig a repository chooses where prompts and the provider's key are sent.",
+            "Features to enable; all are off by default. One per line: lsp (language servers of the image), "
+            "formatter, snapshot (OpenCode's own undo), projectConfig (opencode.json and AGENTS.md of the workspace). "
+            "Dangerous: with projectConfig a repository chooses where prompts and the provider's key are sent.",
             opencode_only=True,
         ),
         Caption(

@@ -44,9 +44,7 @@ async def revoke_links(run: str, display: Display) -> int:
         await store.revoke_links(key, datetime.now(UTC))
     display.values({"run": key.run_id})
     seconds = REVOCATION_MAX_AGE.total_seconds()
-    display.note(
-        f"links created until now open nothing after {seconds:g} s; `agent-runs show {key.name}` makes a new one"
-    )
+    display.note(f"existing links stop working within {seconds:g} s; `agent-runs show {key.name}` makes a new one")
     return 0
 
 

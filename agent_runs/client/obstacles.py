@@ -289,7 +289,7 @@ def cause_of(failure: Failure) -> tuple[str, str]:
 
 def _waits(what: str, who: Workers, since: datetime, now: datetime) -> Obstacle:
     kind, reason = who.absence(now)
-    return Obstacle(kind, what, f"{what} waits for a worker since {duration_text(now - since)}: {reason}", since)
+    return Obstacle(kind, what, f"{what} has waited {duration_text(now - since)} for a worker: {reason}", since)
 
 
 def _time(stamp: Timestamp) -> datetime | None:

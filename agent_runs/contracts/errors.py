@@ -97,8 +97,8 @@ class SealedFieldUnreadable(RunError):
 
     code = "sealed_field_unreadable"
     next_step = (
-        "Give caller and worker the same sealing key (AGENT_RUNS_SEALING_KEY), then wake the agent again; "
-        "a copied start stays refused."
+        "Give caller and worker the same sealing key (AGENT_RUNS_SEALING_KEY_FILE; the plugin also takes "
+        "AGENT_RUNS_SEALING_KEY), then wake the agent again. Sending the same sealed start again will not help."
     )
     budget = "none"
 

@@ -148,7 +148,7 @@ async def test_a_run_that_no_worker_takes_and_that_is_terminated_is_reported_as_
     output = [json.loads(text) for text in listener.getvalue().splitlines()]
     [obstacle] = [one for one in output if one["type"] == "obstacle"]
     assert obstacle["obstacle"] == "no_worker"
-    assert obstacle["text"].startswith("the run waits for a worker since ")
+    assert obstacle["text"].startswith("the run has waited ")
     assert obstacle["text"].endswith(f"none polls task queue {queue}. Start one (`agent-runs worker`)")
     assert [one["phase"] for one in output if one["type"] == "phase"] == ["queued", "terminated"]
 

@@ -263,7 +263,7 @@ async def test_list_filters_and_shows_cost_from_the_store_and_from_the_service(
     await use(url, mine)
     narrow = {**environment, "COLUMNS": "60"}
     code, out, _ = await run("list", "--company", company, "--task", "it's mine", **narrow)
-    rows = [row for row in out.splitlines() if "waits for a worker" not in row]  # none polls here
+    rows = [row for row in out.splitlines() if "for a worker" not in row]  # none polls here
     assert (code, len(rows)) == (0, 2)
     assert "$0.5000" in out
     assert other not in out

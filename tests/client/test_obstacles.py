@@ -98,8 +98,8 @@ def test_what_no_worker_takes_says_since_when_and_why(polled: datetime | None, k
     task = PendingWorkflowTaskInfo(attempt=1, original_scheduled_time=ago(40))
     step = pending(SCHEDULED, 1, scheduled_time=ago(40))
     assert [(each.kind, each.text) for each in found(step, task=task, polled=polled)] == [
-        (kind, f"the run waits for a worker since 40.0 s: {reason}"),
-        (kind, f"creating the Job waits for a worker since 40.0 s: {reason}"),
+        (kind, f"the run has waited 40.0 s for a worker: {reason}"),
+        (kind, f"creating the Job has waited 40.0 s for a worker: {reason}"),
     ]
 
 
