@@ -249,7 +249,7 @@ def _suspension(job: Job) -> str:
 
 
 def _starting(pod: Pod, main: ContainerStatus | None, events: Sequence[Event]) -> Diagnosis:
-    if not _scheduled(pod):
+    if not pod.spec.node_name:
         return _unscheduled(pod)
     for status in pod.status.init_container_statuses:
         failure = _diagnose_start(pod, status, events, init=True)
@@ -265,11 +265,6 @@ def _starting(pod: Pod, main: ContainerStatus | None, events: Sequence[Event]) -
     if sandbox is not None:
         return _wait(pod, f"Pod sandbox cannot be created: {bounded(sandbox.message)}")
     return _wait(pod, summary(pod))
-
-
-def _scheduled(pod: Pod) -> bool:
-    condition = pod.condition("PodScheduled")
-    return bool(pod.spec.node_name) or (condition is not None and condition.holds)
 
 
 def _unscheduled(pod: Pod) -> Diagnosis:
@@ -581,8 +576,8 @@ class StartTimeouts:
         if diagnosis.timeout is not None and now - first >= diagnosis.timeout:
             return Failing(diagnosis.error, diagnosis.reason)
         if diagnosis.scheduled:
-            since = _aware(diagnosis.since or first)
-            if now - (since if since <= now else first) >= self.start:  # the cluster's clock may be ahead of ours
+            since = min(_aware(diagnosis.since or first), first)  # the cluster's clock may be ahead of ours
+            if now - since >= self.start:
                 error = PodStartFailed if diagnosis.error is PodScheduleFailed else diagnosis.error
                 return Failing(error, self._timed_out(diagnosis))
         elif now - self.began >= self.schedule:
