@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_runs.contracts.errors import InvalidRequest
-from agent_runs.contracts.request import RunRequest
+from agent_runs.contracts.request import MAX_WORKSPACES, RunRequest
+from agent_runs.contracts.start import HostTexts
 from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare
 from tests.paperclip.contexts import NAMES, captured, minimal, opened, with_value
 from tests.support.cases import case
@@ -445,3 +446,26 @@ def refused_or_prepared(context: dict[str, Any]) -> RunRequest | InvalidRequest:
 @pytest.mark.parametrize("features", ["lsp, snapshot", "lsp\nsnapshot\n", ["lsp", "snapshot"], " lsp snapshot,"])
 def test_features_of_opencode_are_a_list_or_the_words_of_a_text_area(features: object) -> None:
     assert prepare(minimal(opencodeFeatures=features)).request.config.opencode_features == ("lsp", "snapshot")
+
+
+@pytest.mark.parametrize("chosen", ["http://paperclip.example", None])
+def test_an_address_that_paperclips_process_added_is_not_the_agents_choice(chosen: str | None) -> None:
+    prepared = prepare(minimal(paperclipApiUrl=chosen), HostTexts(pods_address="http://ours"))
+    assert prepared.request.config.paperclip_api_url == (chosen or "http://ours")
+    assert prepared.chosen.paperclip_api_url == chosen
+
+
+def test_the_workspaces_of_a_run_are_those_of_its_project_that_have_a_path() -> None:
+    paths = tuple(f"/paperclip/{number}" for number in range(MAX_WORKSPACES + 1))
+    offered: list[tuple[object, tuple[str, ...]]] = [
+        (
+            [{"cwd": "/paperclip/a"}, {"cwd": " "}, {"cwd": 7}, {}, None, {"cwd": "/paperclip/b"}],
+            ("/paperclip/a", "/paperclip/b"),
+        ),
+        ([{"cwd": path} for path in paths], paths[:-1]),
+        *((wrong, ()) for wrong in (None, 7, "/paperclip/a", {"cwd": "/paperclip/a"})),
+    ]
+    for workspaces, taken in offered:
+        with case(workspaces):
+            request = prepare(with_value(minimal(), "context.paperclipWorkspaces", workspaces)).request
+            assert request.context.paperclip_workspaces == taken

@@ -296,12 +296,17 @@ def test_the_result_names_the_transcript_and_the_state_of_its_receipt() -> None:
     assert (facts["transcript"], facts["receipt"], facts["gaps"], facts["lines"]) == ("run/1", "differs", 1, 3)
     assert (facts["notes"], facts["outputChecksum"]) == (["left a session"], "abc")
     assert result.receipt == receipt
+    unread = outcome(REQUEST, failure=NO_NODE).result_json
+    assert [unread.get(name) for name in ("transcript", "receipt", "gaps", "lines")] == [None, None, 0, 0]
 
 
 def test_the_result_states_that_the_agent_never_started() -> None:
-    failure = PodScheduleFailed.as_failure("no node")
-    assert outcome(REQUEST, failure=failure).result_json["agentStarted"] is False
-    assert outcome(REQUEST, failure=failure, end=ContainerEnd()).result_json["agentStarted"] is True
+    silent: list[dict[str, Any]] = [{}, {"report": Report()}]
+    started: list[dict[str, Any]] = [{"end": ContainerEnd()}, {"report": Report(events=1)}]
+    for facts in (*silent, *started):
+        with case(facts):
+            result = outcome(REQUEST, failure=NO_NODE, **facts)
+            assert result.result_json["agentStarted"] is (facts in started)
 
 
 def _attempt(code: str) -> AttemptReport:

@@ -25,6 +25,7 @@ from agent_runs.paperclip.sealing import (
     SealingKey,
     load_or_create,
     parse_keys,
+    public_key,
 )
 from tests.paperclip.contexts import KEY, OPENER, SEALER
 
@@ -234,3 +235,12 @@ def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as together:
         kids = list(together.map(lambda _: load_or_create(path)[0].kid, range(16)))
     assert len(set(kids)) == 1
+
+
+def test_of_a_file_with_several_keys_the_first_one_seals_and_all_of_them_open(tmp_path: Path) -> None:
+    path, current, old = tmp_path / "keys.json", SealingKey.generate(), SealingKey.generate()
+    path.write_text(json.dumps({"keys": [json.loads(current.to_jwk()), json.loads(old.to_jwk())]}))
+    assert public_key(path).kid == current.kid
+    opener = Opener(load_or_create(path))
+    for key in (current, old):
+        assert opener.open(sealed(sealer=Sealer(key.public)), SealedRun, USE).context == {"authToken": CANARY}
