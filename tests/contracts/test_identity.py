@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_runs.contracts.identity import AttemptKey, RunKey, identity_label, label_value, workflow_id
@@ -42,6 +42,7 @@ def test_any_text_gives_a_valid_label_value(text: str) -> None:
 
 
 @given(st.text(max_size=200))
+@example("x" * 64)
 def test_any_id_gives_a_valid_label_of_its_own(text: str) -> None:
     value = identity_label(text)
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?", value) or not text

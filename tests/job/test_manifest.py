@@ -24,6 +24,7 @@ from agent_runs.job.volumes import keeps_sessions
 from agent_runs.kube.objects import Metadata
 from agent_runs.kube.ownership import CONTENT_DIGEST, belongs_to, same_owner
 from tests.job.inputs import (
+    AGENT,
     create_job_input,
     environment,
     job_plan,
@@ -357,6 +358,14 @@ def test_the_agent_sees_of_its_secret_only_runner_and_configuration_as_files() -
     assert "prompt-secret" not in {mount["name"] for mount in main_container(plan)["volumeMounts"]}
 
 
+def test_what_an_agent_may_only_read_of_the_data_volume_is_mounted_read_only() -> None:
+    instance = "/paperclip/instances/default"
+    own, skills = f"{instance}/workspaces/{AGENT}", f"{instance}/skills/co-1"
+    found = mounts(job_plan(create_job_input(config={"cwd": own})))
+    data = {path: mount.get("readOnly", False) for path, mount in found.items() if mount["name"] == "data"}
+    assert data == {"/home/agent": False, own: False, skills: True}
+
+
 def test_every_user_in_the_pod_can_read_the_files_of_the_secrets() -> None:
     secrets = [volume["secret"] for volume in volumes(job_plan()).values() if "secret" in volume]
     assert {secret["defaultMode"] for secret in secrets} == {0o444}
@@ -376,6 +385,12 @@ def test_every_user_in_the_pod_can_read_the_files_of_the_secrets() -> None:
 def test_a_request_above_its_limit_is_refused_with_its_name(resources: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         job_plan(create_job_input(config={"resources": resources}))
+
+
+def test_a_request_may_be_as_large_as_its_limit() -> None:
+    equal = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "2Gi"}
+    plan = job_plan(create_job_input(config={"resources": {"requests": equal, "limits": equal}}))
+    assert main_container(plan)["resources"] == {"requests": equal, "limits": equal}
 
 
 def test_a_limit_below_the_default_request_lowers_the_request() -> None:

@@ -245,3 +245,21 @@ def test_the_shipped_file_says_the_defaults() -> None:
     assert {name.split(".")[0] for name in shipped.lines} == {
         str(field.alias) for field in Allowed.model_fields.values()
     }
+
+
+def test_a_policy_stays_as_it_was_read() -> None:
+    allowed = Policy.parse(FILE, "p.yaml").allowed
+    for part, field in ((allowed, "images"), (allowed.max, "cpu"), (allowed.volumes, "secrets")):
+        with case(field), pytest.raises(ValidationError, match="frozen"):
+            setattr(part, field, ("*",))
+
+
+def test_no_number_of_the_policy_is_negative_and_0_is_one() -> None:
+    defaults = Allowed().max.model_dump(by_alias=True)
+    numbers = [name for name, value in defaults.items() if isinstance(value, int | float)]
+    assert numbers == ["timeoutSec", "keepWarmSec", "costUsd", "tokens", "steps", "repeatedCalls"]
+    for name in numbers:
+        with case(name):
+            assert Policy.parse(f"max: {{{name}: 0}}", "p.yaml")
+            with pytest.raises(InvalidRequest, match=rf"line 1: max\.{name}: "):
+                Policy.parse(f"max: {{{name}: -1}}", "p.yaml")
