@@ -20,7 +20,7 @@ from activities.stream_logs import (
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Ended, ParseTranscript, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import Claimed, Ended, ParseTranscript, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
@@ -30,7 +30,9 @@ from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
 from agent_runs.logs.silence import LastOutput, SilenceClock, SilenceLimits
-from agent_runs.logs.stored_output import StoredOutput, Tally
+from agent_runs.logs.stored_output import OutputMetrics, StoredOutput, Tally
+from agent_runs.metrics.definitions import FIRST_LINE, OUTPUT_BYTES, OUTPUT_GAPS, OUTPUT_LINES, Metric
+from agent_runs.metrics.recorder import Recorder
 from agent_runs.paperclip.preparation import Preparation
 from agent_runs.transcript.store import Line, TranscriptStore, Writer
 from tests.activities.fake_preparations import FakePreparations
@@ -193,6 +195,8 @@ async def test_an_unreadable_heartbeat_is_ignored(details: list[object]) -> None
 def test_a_stored_gap_is_not_requested_a_second_time() -> None:
     known = state(4, gaps=(Gap(after_sequence=4, frames=6),))
     assert known.resumed_at(StreamProgress()) == Cursor(after=4, covered=10)
+    unsized = state(4, gaps=(Gap(after_sequence=9),))
+    assert unsized.resumed_at(StreamProgress()) == Cursor(after=4, covered=9)
 
 
 def test_a_gap_before_the_last_stored_line_is_in_the_receipt_only() -> None:
@@ -395,3 +399,34 @@ def test_a_server_that_had_rested_and_got_no_prompt_is_a_lost_pod() -> None:
     reasons = ("server_not_answering", "server_lost", None)
     found = [unprompted(ContainerEnd(exit_code=1, runner_error=reason)) for reason in reasons]
     assert [failure and failure.error for failure in found] == [PodLost, None, None]
+
+
+def test_the_log_of_a_pod_that_had_rested_is_read_from_a_little_before_its_claim() -> None:
+    claimed = Claimed(first=12, at=SECOND + timedelta(milliseconds=600))
+    fresh = state().resumed_at(StreamProgress(), claimed)
+    assert fresh == Cursor(after=11, first=12, second=SECOND - timedelta(seconds=2), covered=11)
+    assert state(14).resumed_at(StreamProgress(), claimed) == replace(fresh, after=14)
+
+
+class Recorded:
+    """Names of the metrics that were recorded."""
+
+    def __init__(self) -> None:
+        self.observed: list[Metric] = []
+        self.counted: list[Metric] = []
+
+    def observe(self, metric: Metric, _amount: float) -> None:
+        self.observed.append(metric)
+
+    def count(self, metric: Metric, _number: int) -> None:
+        self.counted.append(metric)
+
+
+@pytest.mark.parametrize("has_stdout", [False, True])
+def test_the_first_line_of_an_agent_is_measured_once_also_over_restarts(has_stdout: bool) -> None:
+    recorder, began = Recorded(), POD.model_copy(update={"started_at": SECOND})
+    metrics = OutputMetrics(cast("Recorder", recorder), began, has_stdout=has_stdout)
+    for stream in ("stderr", "stdout", "stdout"):
+        metrics.stored(Batch(lines=[log_line(1, stream, b"x")]))
+    assert recorder.observed == ([] if has_stdout else [FIRST_LINE])
+    assert recorder.counted == [OUTPUT_LINES, OUTPUT_BYTES, OUTPUT_GAPS] * 3

@@ -18,6 +18,7 @@ from agent_runs.contracts.outcome import AttemptReport, Outcome, Stop, Usage
 from agent_runs.contracts.start import Finding
 from agent_runs.contracts.updates import Delivery
 from agent_runs.transcript.store import Line
+from tests.support.cases import case
 from tests.web.parts import run_info
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -95,3 +96,22 @@ def test_tokens_that_were_written_to_the_cache_are_input(capsys: pytest.CaptureF
     usage = Usage(input_tokens=1000, cache_write_tokens=200, cached_input_tokens=30, output_tokens=4)
     TextDisplay().outcome("succeeded", Outcome(usage=usage), StoredLines({}, []))
     assert "1,200 in, 30 cached, 4 out" in capsys.readouterr().out
+
+
+def test_a_cancel_shows_whether_the_agent_has_stopped_and_its_session_is_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    started = Stop(agent_started=True)
+    shown = {
+        Stop(agent_stopped=True): ("never started", "not kept"),
+        started: ("not confirmed to have stopped", "not kept"),
+        started.model_copy(update={"agent_stopped": True}): ("stopped", "not kept"),
+        started.model_copy(update={"agent_stopped": True, "session_preserved": True}): (
+            *("stopped", "kept, the next wake can resume it"),
+        ),
+    }
+    for stop, (agent, session) in shown.items():
+        with case(stop):
+            TextDisplay().cancelled("run-1", Cancelled(outcome="cancelled", stop=stop, session_id="ses_1"))
+            rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.strip())
+            assert (rows["agent"].strip(), rows["session"].strip()) == (agent, f"ses_1: {session}")

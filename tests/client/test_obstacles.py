@@ -134,3 +134,9 @@ def test_a_step_that_says_nothing_of_the_kind_does_not_wait() -> None:
     assert [found(reporting(details)) for details in (just_now, works, b"null", b"[]", b"\xff", b"")] == [[]] * 6
     assert found(pending(STARTED, 1, last_started_time=ago(50))) == []
     assert found(reporting(b'{"reason": "an earlier try"}', SCHEDULED, scheduled_time=ago(1))) == []
+
+
+def test_a_step_may_wait_for_two_seconds_before_that_is_an_obstacle() -> None:
+    for waited, number in ((1.999, 0), (2, 1)):
+        progress = StartProgress(reason="phase=Pending", since=NOW - timedelta(seconds=waited))
+        assert len(found(reporting(progress.model_dump_json().encode()))) == number

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client import outcome as outcomes
@@ -23,14 +24,19 @@ def away(status: RPCStatusCode = RPCStatusCode.UNAVAILABLE) -> RPCError:
 
 @dataclass
 class FakeHandle:
-    """A run that accepts no more updates. Each description is a status, or an error of Temporal."""
+    """A run that accepts no more updates. Each description is a status, or an error of Temporal.
+
+    Attributes:
+        refusal: of every update.
+    """
 
     descriptions: Iterator[WorkflowExecutionStatus | RPCError]
     results: Iterator[Outcome | RPCError] = field(default_factory=lambda: iter([OUTCOME]))
     signals: list[str] = field(default_factory=list)
+    refusal: Exception = field(default_factory=lambda: away(RPCStatusCode.FAILED_PRECONDITION))
 
     async def execute_update(self, *_: Any, **__: Any) -> None:
-        raise away(RPCStatusCode.FAILED_PRECONDITION)
+        raise self.refusal
 
     async def describe(self) -> SimpleNamespace:
         described = next(self.descriptions)
@@ -80,3 +86,17 @@ async def test_a_refusal_of_temporal_ends_the_wait_for_an_outcome() -> None:
     run = cast("WorkflowHandle[Any, Outcome]", FakeHandle(iter([away(RPCStatusCode.PERMISSION_DENIED)])))
     with pytest.raises(RPCError, match="away"):
         await outcomes.fetch_outcome(run, collect=False)
+
+
+async def test_a_run_that_closes_before_it_has_answered_gives_the_outcome_of_its_close() -> None:
+    closed = ApplicationError("the workflow closed", type="AcceptedUpdateCompletedWorkflow")
+    handle = FakeHandle(iter([]), refusal=WorkflowUpdateFailedError(closed))
+    assert await outcomes.fetch_outcome(cast("WorkflowHandle[Any, Outcome]", handle), collect=True) == OUTCOME
+    assert handle.signals == []
+
+
+async def test_an_update_that_a_run_refuses_is_no_close_of_it() -> None:
+    refused = WorkflowUpdateFailedError(ApplicationError("no", type="invalid_request"))
+    run = cast("WorkflowHandle[Any, Outcome]", FakeHandle(iter([]), refusal=refused))
+    with pytest.raises(WorkflowUpdateFailedError):
+        await outcomes.fetch_outcome(run, collect=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runs.contracts.outcome import Gap
-from agent_runs.logs.frames import Frame, Junk, LastFrame
+from agent_runs.logs.frames import FRAME_LIMIT, Frame, Junk, LastFrame
 from agent_runs.logs.log_resume import Cursor, LogReader, NewestFrame, ReadResult
 from agent_runs.logs.stored_output import Tally
 from agent_runs.transcript.lines import Line
@@ -715,3 +715,17 @@ def test_no_replayed_frame_ends_the_log_before_frames_that_are_known() -> None:
     reader.backfill(frames[0] + b'2x. {"exit_code":0}\n' + b'3x. {"exit_code":0}\n')
     assert reader.last is None
     assert reader.missing_range == range(2, 4)
+
+
+def test_another_reader_continues_in_the_second_of_the_oldest_frame_that_it_needs() -> None:
+    long = b"x" * 2 * FRAME_LIMIT
+    log = Log(framed([("stdout", b"one\n"), ("stderr", b"two\n"), ("stderr", long)], last=None), [1000])
+    seconds = [moment for moment, _ in log.stamped]
+    found = [resume(Cursor(), log.text(None, frames)).cursor for frames in range(1, 6)]
+    assert [(cursor.first, cursor.second) for cursor in found] == [
+        (2, seconds[0]),
+        (3, seconds[1]),
+        (4, seconds[2]),
+        (4, seconds[3]),  # an open line begins there
+        (4, seconds[3]),
+    ]

@@ -8,6 +8,7 @@ import pytest
 from agent_runs.contracts.messages import Budget, BudgetLimit
 from agent_runs.transcript.budget import UNPRICED, BudgetFinding, judge
 from agent_runs.transcript.fold import Fold, Progress
+from tests.support.cases import case
 from tests.support.lines import file_line
 from tests.transcript.event_lines import line, step_finish, step_start, text, tool_use
 
@@ -143,3 +144,13 @@ def test_input_of_any_shape_is_compared_and_a_tool_cannot_write_into_the_message
 
 def test_without_limits_nothing_is_found() -> None:
     assert finding(Budget(model="a/b"), *steps(50)) is None
+
+
+def test_inputs_of_up_to_64_kib_are_the_same_in_any_order_of_their_keys() -> None:
+    for size, same in ((64 * 1024, True), (64 * 1024 + 1, False)):
+        given = {"command": "make", "content": ""}
+        given["content"] = "x" * (size - len(json.dumps(given)))
+        turned = dict(reversed(given.items()))
+        found = finding(Budget(max_repeated_calls=2), tool_use("bash", **given), tool_use("bash", **turned))
+        with case(size):
+            assert (found is not None) == same

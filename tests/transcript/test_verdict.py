@@ -599,3 +599,10 @@ def test_a_cause_from_the_log_is_read_as_it_was_before_it_was_quoted() -> None:
     report = folded(error, stderr=(log,)).report(ContainerEnd(exit_code=1))
     assert report.failure is not None
     assert report.failure.message.startswith('in "C:\\new": not "a" (err_1)')
+
+
+def test_the_report_has_the_version_that_the_agents_driver_names() -> None:
+    for version, reported in (("2.0.15", "2.0.15"), (7, None), (None, None), ({}, None)):
+        named = json.dumps({"type": "agent_version", "sessionID": SESSION, "version": version}).encode()
+        with case(version):
+            assert folded(named, *FINISHED).report(ContainerEnd(exit_code=0)).agent_version == reported

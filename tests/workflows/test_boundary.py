@@ -188,3 +188,14 @@ async def test_a_run_of_which_temporal_accepts_no_more_updates_still_gives_its_o
     assert tickets[-1].holder is not None
     assert tickets[-1].holder.note == "Temporal accepts no more requests of it"
     assert outcomes == [closed, closed]
+
+
+async def test_of_many_wrong_fields_of_a_start_the_first_twenty_are_named(temporal: Client, queue: str) -> None:
+    sent = {"runId": "r", "agentId": "a", "companyId": "c", "sealed": "s", **{f"odd{n}": n for n in range(1000)}}
+    async with Worker(temporal, task_queue=queue, workflows=[AgentRunWorkflow]):
+        handle = await temporal.start_workflow("AgentRunWorkflow", sent, id=workflow_id(queue), task_queue=queue)
+        with pytest.raises(WorkflowFailureError) as refused:
+            async with asyncio.timeout(60):
+                await handle.result(rpc_timeout=timedelta(seconds=60))
+    named = ", ".join(f"odd{n}" for n in range(20))
+    assert f"the run's input has wrong, missing or unknown fields: {named}; " in str(refused.value.cause)
