@@ -281,3 +281,12 @@ def test_what_sub_agents_use_is_used_by_the_run_and_is_progress_but_not_its_end(
     agent = AgentState()
     assert agent.add([file_line(line)])
     assert agent.add([file_line(line)])
+
+
+def test_the_length_of_a_text_that_grows_is_that_of_all_that_came() -> None:
+    growth, lengths = Growth(), list[int]()
+    growth.begin("prt_1", "msg_1", "text", 0)
+    for now, delta in enumerate(("a", "", "bc", "d" * MAX_TEXT), 1):
+        growth.add("prt_1", delta)
+        lengths += [line.content["length"] for line in growth.due(now)]
+    assert lengths == [1, 3, 3 + MAX_TEXT]

@@ -22,6 +22,7 @@ from agent_runs.logs.frames import Output as Stream
 from agent_runs.pod import sidecar
 from agent_runs.pod.archive import sidecar_archive
 from agent_runs.pod.sidecar.output import PARTIAL_SECONDS, Output
+from agent_runs.pod.sidecar.output import Stream as SidecarStream
 from agent_runs.pod.sidecar.watching import LONGEST_POLL, SHORTEST_POLL, Watch
 from tests.support.lines import checksum_of
 
@@ -207,3 +208,26 @@ def test_nothing_that_the_agent_puts_into_the_folder_holds_up_the_look_at_its_di
     assert not output.disk_is_full
     assert output.disk_bytes is not None
     assert (tmp_path / "disk-probe").is_fifo()
+
+
+def test_what_a_driver_writes_takes_the_place_of_standard_output(tmp_path: Path) -> None:
+    log = bytearray()
+    output = Output(str(tmp_path), log.extend, driven=SidecarStream(str(tmp_path), b"o", "events"))
+    output.begin()
+    for name in ("stdout", "stderr", "events"):
+        (tmp_path / name).write_bytes(name.encode() + b"\n")
+    while output.forward():
+        pass
+    lines = LineAssembler().feed(frames_of(bytes(log)))
+    assert {(line.stream, line.data) for line in lines} == {("stdout", b"events"), ("stderr", b"stderr")}
+
+
+def test_only_a_file_that_is_emptied_makes_an_output_truncated(tmp_path: Path) -> None:
+    output = Output(str(tmp_path), lambda _: None)
+    output.begin()
+    found = [output.truncated]
+    for content in (b"", b"one\n", b"one\ntwo\n", b""):
+        (tmp_path / "stdout").write_bytes(content)
+        output.forward()
+        found.append(output.truncated)
+    assert found == [False, False, False, False, True]

@@ -124,7 +124,7 @@ def test_a_text_of_opencode_is_written_once_and_whole(sizes: list[int], ends: bo
     assert not halves(shown([*lines, *unfinished]))
 
 
-def test_a_text_that_the_turns_end_cuts_shows_no_half_of_a_secret() -> None:
+def test_what_the_turns_end_cuts_shows_no_half_of_a_secret() -> None:
     text = f"The key is {SECRET}"
     for at in range(len(text)):
         growth = Growth()
@@ -132,6 +132,9 @@ def test_a_text_that_the_turns_end_cuts_shows_no_half_of_a_secret() -> None:
         growth.add("prt_1", text[:at])
         with case(text[:at]):
             assert not halves(shown(growth.unfinished()))
+            for content in (terminal(text[:at]), block(text[:at]), {"rawOutput": text[:at]}):
+                assert not halves(shown(updates(tool(rawInput={"command": "env"}), tool(**content))))
+            assert not halves(shown(updates(*chunks("agent_message_chunk", [text[:at]]))))
 
 
 def test_no_bound_of_the_sidecar_cuts_a_secret_so_that_half_of_it_is_stored() -> None:
