@@ -12,7 +12,7 @@ LINE_BYTES: Final = 200
 """What a line takes in the store besides its data. Measured: an empty one takes 190 bytes of SQLite's file."""
 
 
-class _LineFields(msgspec.Struct, frozen=True, gc=False, eq=False):
+class _LineFields(msgspec.Struct, frozen=True):
     sequence: int
     stream: str
     data: bytes

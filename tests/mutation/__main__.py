@@ -74,7 +74,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
             "tests/transcript/test_captures.py",
             "tests/transcript/test_verdict.py",
         ),
-        "tests/transcript/test_events.py",
+        *("tests/transcript/test_events.py", "tests/transcript/test_budget.py"),
     ),
     "agent_runs/transcript/verdict.py": tuple(
         f"tests/{name}.py"
@@ -115,6 +115,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "agent_runs/paperclip/result.py": ("tests/paperclip/test_result.py", "tests/conformance/test_paperclip.py"),
     "agent_runs/contracts/request.py": (
+        *("tests/agents/test_form.py", "tests/paperclip/test_result.py", "tests/paperclip/test_preparation.py"),
         *("tests/contracts", "tests/paperclip/test_environment.py", "tests/opencode/test_command.py"),
         *("tests/security/test_policy.py", "tests/workflows/test_boundary.py"),
     ),
@@ -171,10 +172,10 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         for name in ("growth", "lines")
     },
     "agent_runs/pod/sidecar/drivers/acp/mapping.py": (
-        *("tests/pod/test_acp.py", "tests/agents/test_captures.py"),
-        "tests/pod/test_acp_agents.py",
+        *("tests/pod/test_acp_mapping.py", "tests/security/test_streamed_secrets.py"),
+        *("tests/pod/test_acp.py", "tests/agents/test_captures.py", "tests/pod/test_acp_agents.py"),
     ),
-    "workflows/boundary.py": ("tests/workflows/test_boundary.py", "tests/workflows/test_callers.py"),
+    "workflows/boundary.py": tuple(f"tests/workflows/test_{name}.py" for name in ("statuses", "boundary", "callers")),
     "workflows/attributes.py": tuple(
         f"tests/{name}.py"
         for name in ("client/test_search_attributes", "workflows/test_agent_run", "workflows/test_boundary")
