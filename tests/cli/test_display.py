@@ -71,7 +71,10 @@ def test_in_a_terminal_the_codes_are_those_of_our_own_styles() -> None:
     assert output.getvalue() == "\x1b[1ma8;;http://evilb31mc\x1b[0m\n"
 
 
-def test_what_no_terminal_reads_is_neither_wrapped_nor_padded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_terminal_reads_is_neither_wrapped_nor_padded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     display, long = TextDisplay(), "a sentence of the agent " * 20
     text = json.dumps({"type": "text", "part": {"text": f"# {long}\n- point"}})
     display.line(1, Line(1, "stdout", text.encode(), at=NOON))

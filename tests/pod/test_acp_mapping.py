@@ -49,7 +49,8 @@ def test_a_turn_ends_for_the_protocols_reason_unless_it_ends_with_a_rejected_per
     ]
     for reason, after in endings:
         mapping = Mapping(SESSION, [], None)
-        mapping.asked(request_for("call_1"), rejected=True)
+        mapping.asked(request_for("call_1"))
+        mapping.rejected(request_for("call_1"))
         for each in after:
             mapping.add(each)
         last = mapping.finish(update("end"), "end_turn", None, None)[-1]
