@@ -32,6 +32,7 @@ class PrepareRunActivity:
         """Returns the request that all later steps use.
 
         Raises:
+            PaperclipBudgetExceeded: nothing is left of the agent's monthly budget in Paperclip.
             InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value; or the
                 ids and the task of the start are not those that are sealed; or the run was started before.
             PolicyRefused: names every field whose value the operator's policy does not allow.

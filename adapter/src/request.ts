@@ -8,6 +8,7 @@ import { type Wake, workflowIdOf } from "./attach.ts";
 import { InvalidRequest } from "./errors.ts";
 import { hostTexts } from "./host-texts.ts";
 import { type AdapterExecutionContext, objectOf } from "./paperclip.ts";
+import { PaperclipApi } from "./paperclip-api.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";
 import type { Sealer } from "./sealing.ts";
 import type { Settings } from "./settings.ts";
@@ -38,8 +39,10 @@ export async function prepare(
   environment: NodeJS.ProcessEnv = process.env,
 ) {
   const ids = idsOf(ctx);
-  const host = await hostTexts(ctx, settings, helpers, environment);
-  const context = Object.fromEntries(SEALED_KEYS.map((key) => [key, ctx[key]]));
+  const texts = await hostTexts(ctx, settings, helpers, environment);
+  const { agent, notes } = await withSpend(ctx);
+  const host = { ...texts, notes: [...texts.notes, ...notes] };
+  const context = { ...Object.fromEntries(SEALED_KEYS.map((key) => [key, ctx[key]])), agent };
   const content: SealedRun = { binding: bindingOf("run", ids), context, host };
   const resumes = Object.keys(objectOf(ctx.runtime?.sessionParams)).length > 0;
   const wake: Wake = {
@@ -61,6 +64,18 @@ export async function prepare(
     /** The wake as Paperclip renders it. */
     wakeText: (resumes ? host.wakePrompt.resumed : host.wakePrompt.fresh) ?? "",
   };
+}
+
+/**
+ * The agent with what it has spent this month, if it has a budget. A run gets the agent as Paperclip's database has it, which
+ * keeps the spend of an earlier month until the agent's first cost of this one. Source: Paperclip 2026.916.1, `costs.js`.
+ */
+async function withSpend({ agent, authToken }: AdapterExecutionContext): Promise<{ agent: object; notes: string[] }> {
+  if (!(Number(objectOf(agent).budgetMonthlyCents) > 0)) return { agent, notes: [] };
+  const { spentMonthlyCents } = (await new PaperclipApi(authToken).request("/agents/me")).body;
+  if (typeof spentMonthlyCents === "number") return { agent: { ...agent, spentMonthlyCents }, notes: [] };
+  const note = "Paperclip did not say what the agent has spent: the agent's monthly budget does not cap this run";
+  return { agent: { ...agent, spentMonthlyCents: undefined }, notes: [note] };
 }
 
 /** The wake's own tokens, for an open run that it joins; undefined when it has none. */

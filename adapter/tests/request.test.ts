@@ -2,12 +2,13 @@ import { readFileSync } from "node:fs";
 import { mkdir, mkdtemp, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { InvalidRequest } from "../src/errors.ts";
 import type { AdapterExecutionContext } from "../src/paperclip.ts";
 import type { PaperclipHelpers } from "../src/paperclip-helpers.ts";
 import { prepare } from "../src/request.ts";
 import { settingsFrom } from "../src/settings.ts";
+import { type FakeApi, paperclipApi } from "./support/paperclip-api.ts";
 import { type Data, opened, sealer } from "./support/sealed.ts";
 
 const CANARY = "canary-5e1f";
@@ -60,6 +61,37 @@ async function prepared(ctx: AdapterExecutionContext, { host = HOST, env, settin
   const { header, content } = await opened(result.wake.start.sealed);
   return { ...result, header, content, hostTexts: content.host };
 }
+
+describe("what the agent has spent of its monthly budget", () => {
+  const agent = { id: "agent-1", companyId: "company-1", name: "Ada", budgetMonthlyCents: 500, spentMonthlyCents: 500 };
+  let api: FakeApi;
+  beforeEach(async () => {
+    api = await paperclipApi();
+  });
+  afterEach(() => api.stop());
+
+  test("is what Paperclip answers for this month: the agent's own record may be last month's", async () => {
+    api.self = { ...agent, spentMonthlyCents: 120 };
+    const { content, notes } = await prepared(live({ ...minimal({ agent }), authToken: "run-token" }));
+    expect(content.context.agent).toEqual({ ...agent, spentMonthlyCents: 120 });
+    expect([...api.tokens]).toEqual(["Bearer run-token"]);
+    expect(notes).toEqual([]);
+  });
+
+  test("is not known without an answer, which a note says", async () => {
+    const { content, notes } = await prepared(live(minimal({ agent })));
+    const { spentMonthlyCents: _, ...unknown } = agent;
+    expect(content.context.agent).toEqual(unknown);
+    const note = expect.stringContaining("the agent's monthly budget does not cap this run");
+    expect(notes).toEqual([note]);
+    expect(content.host.notes).toEqual([note]);
+  });
+
+  test("is not asked for without a budget", async () => {
+    await prepared(live(minimal({ agent: { ...agent, budgetMonthlyCents: 0 } })));
+    expect(api.requests).toEqual([]);
+  });
+});
 
 describe("the start of a run", () => {
   test("has readable ids, and the captured context as it is, sealed for this run alone", async () => {

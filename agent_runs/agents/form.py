@@ -239,8 +239,9 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "maxCostUsd",
             "Max Cost (USD)",
-            "What one run may cost, all attempts together; 0: the operator's limit. At 80 % of a limit of the budget "
-            "there is a warning, and at 100 % the agent is stopped (budget_exceeded). Its session is kept.",
+            "What one run may cost, all attempts together; 0: the operator's limit. What is left of the agent's "
+            "monthly budget in Paperclip is a limit, too. At 80 % of a limit there is a warning, and at 100 % the "
+            "agent is stopped (budget_exceeded). Its session is kept.",
         ),
         Caption(
             "maxTokens",

@@ -62,6 +62,7 @@ def build_wake(
 
     Raises:
         InvalidRequest: names every wrong field by its Paperclip path with the remedy; nothing has been started.
+        PaperclipBudgetExceeded: nothing is left of the agent's monthly budget in Paperclip.
     """
     prepared = prepare(raw, host)
     request, secrets = prepared.request, prepared.secrets

@@ -438,6 +438,16 @@ class BudgetExceeded(RunError):
     )
 
 
+class PaperclipBudgetExceeded(BudgetExceeded):
+    """The agent's monthly budget in Paperclip is used up: before the run, which is then refused, or by it."""
+
+    code = "paperclip_budget_exceeded"
+    next_step = (
+        "Raise the agent's monthly budget in Paperclip, or wait for the next month. The next run continues the session,"
+        " if sessions of this agent outlive its pods."
+    )
+
+
 class RunCancelled(RunError):
     """Somebody cancelled the run."""
 

@@ -157,7 +157,8 @@ Quantity = Annotated[
 OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
 Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
 Count = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10**12)]
-Usd = Annotated[float, BeforeValidator(_number_not_flag), Field(ge=0, le=10**6, allow_inf_nan=False)]
+USD_LIMIT: Final = 10**6
+Usd = Annotated[float, BeforeValidator(_number_not_flag), Field(ge=0, le=USD_LIMIT, allow_inf_nan=False)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs), BeforeValidator(_bounded_area), AfterValidator(_label_keys)]
 OptionalName = Annotated[ObjectName | None, BeforeValidator(_blank_is_absent)]
 
@@ -534,6 +535,7 @@ class RunRequest(PaperclipContract):
     Attributes:
         capabilities: the agent's.
         notes: for people, such as why a stored session is not resumed.
+        budget_left_usd: of the agent's monthly budget in Paperclip when the run began; None: it has none.
     """
 
     run_id: Identifier
@@ -543,6 +545,7 @@ class RunRequest(PaperclipContract):
     context: WakeContext = WakeContext()
     notes: tuple[str, ...] = ()
     capabilities: Capabilities | None = None
+    budget_left_usd: Usd | None = None
 
     @property
     def key(self) -> RunKey:

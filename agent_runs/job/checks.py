@@ -115,8 +115,11 @@ class Checks:
 
     def bounded(self, request: RunRequest) -> RunRequest:
         """The request with the policy's budget where the agent's configuration has no limit of its own, and with notes
-        about what of it the agent cannot do. The configuration has been checked."""
+        about what of it the agent cannot do. It may cost no more than is left of the agent's budget in Paperclip. The
+        configuration has been checked."""
         config, runtime = self.policy.bounded(request.config), request.runtime
+        if left := request.budget_left_usd:
+            config = config.model_copy(update={"max_cost_usd": min(config.max_cost_usd or left, left)})
         notes, can = self.warnings(config), capabilities_of(config, self.agents)
         session = runtime.session_params
         if session is not None and not can.resumes:

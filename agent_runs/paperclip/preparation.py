@@ -11,16 +11,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as attribute
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from agent_runs.contracts import opencode
-from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.errors import InvalidRequest, PaperclipBudgetExceeded
 from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY
 from agent_runs.contracts.request import (
+    USD_LIMIT,
     AdapterConfig,
     ExecutionContext,
     PromptSource,
@@ -176,6 +177,7 @@ def prepare(raw: Mapping[str, Any], host: HostTexts = HostTexts()) -> Preparatio
 
     Raises:
         InvalidRequest: names every wrong field by its Paperclip path with the remedy, and quotes no value.
+        PaperclipBudgetExceeded: nothing is left of the agent's monthly budget in Paperclip.
     """
     try:
         return split(raw, host)
@@ -192,6 +194,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
     Raises:
         WrongFields: lists every wrong field.
         InvalidRequest: it is nested too deeply.
+        PaperclipBudgetExceeded: as `prepare`.
     """
     tidy: dict[str, Any] = _tidy(raw, NESTING_LIMIT)
     warnings = _configuration_warnings(tidy)
@@ -238,6 +241,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         config=config,
         context=wake,
         notes=tuple(note for note in notes if note),
+        budget_left_usd=_budget_left(_object(tidy.get("agent"))),
     )
     if problems := [*_unreadable_fields(request), *_large_fields(request)]:
         raise WrongFields(problems, warnings)
@@ -387,6 +391,26 @@ def _outlives_pods(path: str) -> bool:
 
 
 # splitting
+
+
+def _budget_left(agent: dict[str, Any]) -> float | None:
+    """What is left of the agent's monthly budget in Paperclip, in USD; None when it has none, or its spend is unknown.
+
+    Raises:
+        PaperclipBudgetExceeded: nothing is left.
+    """
+    budget, spent = (agent.get(f"{name}MonthlyCents") for name in ("budget", "spent"))
+    if not (_is_amount(budget) and _is_amount(spent) and budget > 0):
+        return None
+    if spent >= budget:
+        raise PaperclipBudgetExceeded(
+            f"the agent has spent ${spent / 100:.2f} of ${budget / 100:.2f}, its monthly budget in Paperclip"
+        )
+    return min((budget - spent) / 100, USD_LIMIT)
+
+
+def _is_amount(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _safe_config(config: AdapterConfig) -> RunConfig:

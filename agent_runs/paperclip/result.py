@@ -18,10 +18,12 @@ from typing import Any, Final, Literal
 
 from agent_runs.contracts.errors import (
     FAILURES,
+    BudgetExceeded,
     ExitUnknown,
     Failure,
     InvalidRequest,
     JobCreateFailed,
+    PaperclipBudgetExceeded,
     PodIntrospectionFailed,
     PodScheduleFailed,
     PolicyRefused,
@@ -114,6 +116,10 @@ def outcome(
     ended = failure or (
         report.failure if report else ExitUnknown.as_failure("nothing is known about how the run ended")
     )
+    if request and ended and _is_paperclips_budget(request, ended):
+        ended = PaperclipBudgetExceeded.as_failure(
+            f"the agent's monthly budget in Paperclip is used up: {ended.message}"
+        )
     reports = [*earlier, *([report] if report else [])]
     session_id = _session_id(request, reports)
     exit_code = _exit_code(ended, report, end)
@@ -199,6 +205,12 @@ def provider(model: str) -> str | None:
     """The part of a model's name before the slash."""
     before, slash, _ = model.partition("/")
     return (before.strip() or None) if slash else None
+
+
+def _is_paperclips_budget(request: RunRequest, failure: Failure) -> bool:
+    """Whether the run has used what was left of the agent's budget in Paperclip, and not another limit."""
+    is_cost = failure.code == BudgetExceeded.code and failure.message.startswith("maxCostUsd:")
+    return is_cost and request.config.max_cost_usd == request.budget_left_usd
 
 
 def _is(failure: Failure | None, code: str) -> bool:

@@ -65,6 +65,22 @@ async def test_a_run_gets_the_operators_budget_where_its_agent_has_none() -> Non
 
 
 @pytest.mark.parametrize(
+    ("configured", "operators", "cap"),
+    [(0, 0, 3), (5, 0, 3), (2, 0, 2), (0, 1, 1), (0, 4, 3)],
+    ids=["no other limit", "a larger one", "a smaller one", "the operator's is smaller", "the operator's is larger"],
+)
+async def test_what_is_left_of_the_agents_budget_in_paperclip_caps_the_cost(
+    configured: float, operators: float, cap: float
+) -> None:
+    policy = Policy.parse(f"max: {{costUsd: {operators}}}", "policy.yaml")
+    context = with_value(minimal(maxCostUsd=configured), "agent.budgetMonthlyCents", 500)
+    opened = Opened(with_value(context, "agent.spentMonthlyCents", 200))
+    step = PrepareRunActivity(opened, Checks(policy), open_run).prepare_run
+    request = await ActivityEnvironment().run(step, PrepareRun(run=RUN))
+    assert request.config.max_cost_usd == cap
+
+
+@pytest.mark.parametrize(
     ("path", "field"),
     [
         ("runId", "runId"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent_runs.contracts.errors import InvalidRequest
+from agent_runs.contracts.errors import InvalidRequest, PaperclipBudgetExceeded
 from agent_runs.contracts.request import MAX_WORKSPACES, RunRequest
 from agent_runs.contracts.start import HostTexts
 from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare
@@ -469,3 +469,30 @@ def test_the_workspaces_of_a_run_are_those_of_its_project_that_have_a_path() -> 
         with case(workspaces):
             request = prepare(with_value(minimal(), "context.paperclipWorkspaces", workspaces)).request
             assert request.context.paperclip_workspaces == taken
+
+
+def budgeted(**amounts: Any) -> dict[str, Any]:
+    context = minimal()
+    context["agent"] |= amounts
+    return context
+
+
+def test_what_is_left_of_the_agents_budget_in_paperclip_is_part_of_its_request() -> None:
+    left = {
+        "none is set": (budgeted(budgetMonthlyCents=0, spentMonthlyCents=500), None),
+        "it is not said": (budgeted(), None),
+        "the spend is not known": (budgeted(budgetMonthlyCents=500), None),
+        "some is spent": (budgeted(budgetMonthlyCents=500, spentMonthlyCents=125.5), 3.745),
+        "it is no number": (budgeted(budgetMonthlyCents="500", spentMonthlyCents=True), None),
+        "it is no limit of a run": (budgeted(budgetMonthlyCents=10**12, spentMonthlyCents=0), 1_000_000),
+    }
+    assert {name: opened(context)[0].budget_left_usd for name, (context, _) in left.items()} == {
+        name: usd for name, (_, usd) in left.items()
+    }
+
+
+@pytest.mark.parametrize("spent", [200, 675])
+def test_a_run_without_any_budget_left_in_paperclip_is_refused_by_name(spent: int) -> None:
+    with pytest.raises(PaperclipBudgetExceeded, match=rf"\${spent / 100:.2f} of \$2.00") as caught:
+        prepare(budgeted(budgetMonthlyCents=200, spentMonthlyCents=spent))
+    assert caught.value.type == "paperclip_budget_exceeded"

@@ -9,6 +9,7 @@ import pytest
 from agent_runs.contracts.errors import (
     FAILURES,
     AgentFailed,
+    BudgetExceeded,
     ClusterUnavailable,
     ExitUnknown,
     ImageRegistryThrottled,
@@ -241,6 +242,23 @@ def test_the_message_has_the_agents_and_the_pods_reason(
 ) -> None:
     result = outcome(REQUEST, failure=failure, end=end)
     assert (result.exit_code, result.error_message) == (exit_code, message)
+
+
+def test_a_run_that_has_used_the_agents_budget_in_paperclip_says_so() -> None:
+    limit = "maxCostUsd: $3.0100 of $3.0000; used by this run: 7 steps"
+    config = REQUEST.config.model_copy(update={"max_cost_usd": 3.0})
+
+    def ended(message: str, left: float | None) -> tuple[str | None, str]:
+        request = REQUEST.model_copy(update={"config": config, "budget_left_usd": left})
+        found = outcome(request, failure=BudgetExceeded.as_failure(message), stop=UNSTARTED)
+        return found.error_code, found.person_action or ""
+
+    code, action = ended(limit, 3.0)
+    assert code == "paperclip_budget_exceeded"
+    assert "the agent's monthly budget in Paperclip is used up: maxCostUsd: $3.0100 of $3.0000; used by" in action
+    assert "Raise the agent's monthly budget in Paperclip" in action
+    others = [(limit, None), (limit, 4.0), ("maxSteps: 3 of 3 steps", 3.0)]
+    assert [ended(*each)[0] for each in others] == ["budget_exceeded"] * 3
 
 
 def test_a_failure_from_outside_counts_before_the_reports_own() -> None:

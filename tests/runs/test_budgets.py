@@ -2,13 +2,17 @@
 
 import asyncio
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.client import Client
 
+from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
+from agent_runs.contracts.identity import workflow_id
+from agent_runs.contracts.start import Binding, SealedRun
 from dev_stack.demo import later_context
 from tests.pod.driving import bash, task
 from tests.runs.real_opencode import opencode_agent, playing, real_system
@@ -104,6 +108,35 @@ async def test_what_was_used_and_the_limit_are_named_wherever_people_look(
     }
     used = "maxSteps: 3 of 3 steps; used by this run: 3 steps, 300 tokens, $0.0300"
     assert [place for place, words in seen.items() if used not in words] == []
+
+
+async def test_a_run_costs_no_more_than_is_left_of_the_agents_budget_in_paperclip(system: System) -> None:
+    raw = stepping_agent(system, {}, steps=3)
+    raw["agent"] |= {"budgetMonthlyCents": 503, "spentMonthlyCents": 500}
+    outcome = await system.outcome(raw)
+    assert outcome.error_code == "paperclip_budget_exceeded"
+    assert "the agent's monthly budget in Paperclip is used up: maxCostUsd: $0.0300" in (outcome.error_message or "")
+
+
+async def test_a_run_without_any_budget_left_in_paperclip_is_refused_before_anything_is_created(system: System) -> None:
+    raw = system.agent("echo never")
+    wake = system.wake(raw)
+    ids = wake.start.key
+    used_up = {**raw, "agent": {**raw["agent"], "budgetMonthlyCents": 500, "spentMonthlyCents": 503}}
+    binding = Binding(
+        purpose="run",
+        workflow_id=workflow_id(ids.agent_id),
+        company_id=ids.company_id,
+        run_id=ids.run_id,
+        task=wake.start.task,
+    )
+    # as the plugin seals it, which judges nothing
+    sealed = system.sealer.seal(SealedRun(binding=binding, context=used_up))
+    start = replace(wake, start=wake.start.model_copy(update={"sealed": sealed}))
+    ticket = await attach(system.temporal, system.settings, start)
+    outcome = await outcome_at_close(ticket.handle(system.temporal))
+    assert (outcome.error_code, outcome.never_started) == ("paperclip_budget_exceeded", True)
+    assert "the agent has spent $5.03 of $5.00" in (outcome.person_action or "")
 
 
 # the real OpenCode

@@ -8,6 +8,8 @@ type Body = { [name: string]: unknown };
 export interface FakeApi {
   runs: Map<string, Body>;
   issues: Map<string, Body>;
+  /** The agent that asks. */
+  self?: Body;
   /** Of every issue. */
   comments: Body[];
   interactions: Body[];
@@ -56,6 +58,7 @@ export async function paperclipApi(): Promise<FakeApi> {
     if (kind === "companies" && list === "heartbeat-runs") return { status: 200, body: [...api.runs.values()] };
     if (kind === "issues" && list === "comments") return { status: 200, body: api.comments };
     if (kind === "issues" && list === "interactions") return { status: 200, body: api.interactions };
+    if (path === "/agents/me" && api.self) return { status: 200, body: api.self };
     const found = (kind === "heartbeat-runs" ? api.runs : api.issues).get(id);
     return found ? { status: 200, body: found } : { status: 404, body: { error: "not found" } };
   }
