@@ -42,6 +42,7 @@ export interface HostTexts {
   heartbeatTemplate?: string | null;
   instructions?: string | null;
   notes?: string[];
+  opencodeProviders?: string | null;
   podsAddress?: string | null;
   repairWake?: boolean;
   skills?: {

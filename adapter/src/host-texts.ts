@@ -13,6 +13,8 @@ import { sleep } from "./waits.ts";
 
 /** Bytes of an instructions file; prompt and skills share a Secret of 1 MiB with it. */
 const INSTRUCTIONS_LIMIT = 512 * 1024;
+/** To a variable, in OpenCode's configuration; Paperclip's own adapter replaces it as well. */
+const REFERENCE = /\{env:([A-Za-z_]\w*)\}/g;
 const TOOL_SERVERS_LIMIT = 64;
 const TOOL_SERVERS_TIMEOUT_MS = 5000;
 /** Characters. */
@@ -55,16 +57,25 @@ export async function hostTexts(
     ),
     skills: await skillTexts(config, helpers, files.skill, notes),
     toolServers: await noted([], NO_TOOL_SERVERS, () => toolServers(ctx.runtimeMcp)),
-    ...addresses(settings, environment),
+    ...surroundings(settings, environment, config),
     // evaluated last: all of the above add to it
     notes: notes.map((note) => [...note].slice(0, NOTE_LIMIT).join("")),
   };
 }
 
-/** Where Paperclip is: as its own process knows it, and as pods reach it by our setting. */
-export function addresses(settings: Pick<Settings, "paperclipApiUrl">, environment: NodeJS.ProcessEnv) {
+/** What the environment of Paperclip's process says: where Paperclip is, also as pods reach it, and OpenCode's providers. */
+export function surroundings(
+  { paperclipApiUrl: podsAddress }: Pick<Settings, "paperclipApiUrl">,
+  environment: NodeJS.ProcessEnv,
+  config: JsonObject,
+) {
   const address = environment.PAPERCLIP_API_URL || environment.PAPERCLIP_RUNTIME_API_URL || undefined;
-  return { address, podsAddress: settings.paperclipApiUrl };
+  const env = objectOf(config.env);
+  const opencodeProviders = environment.PAPERCLIP_OPENCODE_PROVIDERS?.replace(REFERENCE, (reference, name) => {
+    const value = env[name] ?? environment[name];
+    return typeof value === "string" && value !== "" ? JSON.stringify(value).slice(1, -1) : reference;
+  });
+  return { address, podsAddress, opencodeProviders };
 }
 
 /** The wake as Paperclip renders it, for a fresh session and for a resumed one: only the worker knows which it will be. */

@@ -9,7 +9,7 @@ import { randomUUID } from "node:crypto";
 import { WorkflowFailedError } from "@temporalio/client";
 import type { CheckReport, CheckStart, Finding } from "../generated/contracts.ts";
 import { ConfigurationError } from "./errors.ts";
-import { addresses } from "./host-texts.ts";
+import { surroundings } from "./host-texts.ts";
 import { type EnvironmentTestContext, type EnvironmentTestResult, objectOf } from "./paperclip.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
 import { sealerFrom } from "./sealing.ts";
@@ -85,7 +85,7 @@ async function configuration(settings: Settings, { companyId, config }: Environm
   const checkId = randomUUID();
   const workflowId = `agent-check:${checkId}`;
   const binding = { purpose: "check", workflowId, companyId, runId: checkId } as const;
-  const host = addresses(settings, process.env);
+  const host = surroundings(settings, process.env, objectOf(config));
   try {
     const sealed = await (await sealerFrom(settings)).seal({ binding, config: objectOf(config), host });
     const input: CheckStart = { checkId, companyId, sealed };

@@ -260,6 +260,26 @@ describe("Paperclip's texts", () => {
   });
 });
 
+describe("OpenCode's providers in Paperclip's environment", () => {
+  const providers = async (text: string | undefined, config: Data = {}) => {
+    const env = { PAPERCLIP_OPENCODE_PROVIDERS: text, GATEWAY_KEY: `${CANARY} "quoted"`, EMPTY: "" };
+    return (await prepared(live(minimal({ config })), { env })).hostTexts.opencodeProviders;
+  };
+
+  test("are sealed as they are, with the values of the variables that they name", async () => {
+    const block = (key: string) => ({ gateway: { options: { apiKey: key, more: "{env:EMPTY} {env:NONE} {file:x}" } } });
+    const sealed = await providers(JSON.stringify(block("{env:GATEWAY_KEY}")));
+    expect(JSON.parse(sealed)).toEqual(block(`${CANARY} "quoted"`));
+    expect(await providers("no JSON")).toBe("no JSON");
+    expect(await providers(undefined)).toBeUndefined();
+  });
+
+  test("name the agent's own variable before one of Paperclip's process", async () => {
+    const config = { env: { GATEWAY_KEY: "the agent's" } };
+    expect(await providers('{"a":"{env:GATEWAY_KEY}"}', config)).toBe('{"a":"the agent\'s"}');
+  });
+});
+
 describe("the instructions file", () => {
   const withFile = (path: string) => prepared(live(minimal({ config: { instructionsFilePath: path } })));
 

@@ -102,6 +102,14 @@ describe("a worker checks the agent's configuration", () => {
     expect(found.status).toBe("fail");
   });
 
+  it("and reports wrong providers in Paperclip's environment by the name of the variable", async () => {
+    vi.stubEnv("PAPERCLIP_OPENCODE_PROVIDERS", "no JSON");
+    const found = (await tested()).checks.filter(({ code }) => code === "agent_configuration");
+    expect(found.map(({ message }) => message)).toEqual([
+      expect.stringMatching(/^PAPERCLIP_OPENCODE_PROVIDERS must be a JSON object/),
+    ]);
+  });
+
   it("and reports an address of Paperclip that pods cannot reach", async () => {
     vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", undefined);
     vi.stubEnv("PAPERCLIP_API_URL", "http://127.0.0.1:3100");

@@ -124,6 +124,8 @@ def _json_object(value: object) -> object:
     return found
 
 
+JsonObject = Annotated[dict[str, Any], BeforeValidator(_json_object), BeforeValidator(_bounded_area)]
+
 _Trimmed: Final = StringConstraints(strip_whitespace=True)
 Identifier = Annotated[
     str,
@@ -331,9 +333,7 @@ class AdapterConfig(RunConfig):
     prompt_template: Prose = None
     bootstrap_prompt_template: Prose = None
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
-    opencode: Annotated[dict[str, Any], BeforeValidator(_json_object), BeforeValidator(_bounded_area)] = Field(
-        default={}, repr=False
-    )
+    opencode: JsonObject = Field(default={}, repr=False)
 
 
 class SessionParams(ShortTexts):

@@ -68,6 +68,7 @@ class HostTexts(PaperclipContract):
         tool_servers: as Paperclip offers them.
         address: Paperclip's address as its own process knows it.
         pods_address: Paperclip's address as pods reach it, by the setting of that process.
+        opencode_providers: that process's `PAPERCLIP_OPENCODE_PROVIDERS`, as text, with the variables that it names.
         notes: for people, such as a file that cannot be read.
     """
 
@@ -80,6 +81,7 @@ class HostTexts(PaperclipContract):
     tool_servers: tuple[ToolServer, ...] = ()
     address: OptionalText = None
     pods_address: OptionalText = None
+    opencode_providers: str | None = Field(default=None, repr=False)
     notes: tuple[str, ...] = ()
 
 

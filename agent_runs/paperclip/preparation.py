@@ -37,6 +37,7 @@ from agent_runs.contracts.request import (
 from agent_runs.contracts.start import HostTexts
 from agent_runs.contracts.syntax import is_absolute_url, path_of, remedy_of
 from agent_runs.paperclip import session, skills, tools
+from agent_runs.paperclip.gateways import PROVIDERS_VARIABLE, Gateways
 from agent_runs.paperclip.ineffective_variables import ineffective_variables
 from agent_runs.paperclip.javascript import stringify, trim, well_formed
 from agent_runs.paperclip.unknown_fields import unknown_fields
@@ -199,7 +200,8 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
     tidy: dict[str, Any] = _tidy(raw, NESTING_LIMIT)
     warnings = _configuration_warnings(tidy)
     addresses = tools.Addresses.of(host, _object(tidy.get("config")).get("paperclipApiUrl"))
-    context = _validated(_at_pods_addresses(tidy, addresses), warnings)
+    providers = Gateways.of(_object(tidy.get("config")), host)
+    context = _validated(_at_pods_addresses(tidy, addresses), providers, warnings)
     wake = _wake_context(context, tidy)
     directory = session.working_directory(wake.paperclip_workspace, context.config)
     stored = session.decode(context.runtime)
@@ -221,7 +223,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         secret_env=tuple(sorted(env.keys() & _bound_to_secrets(tidy))),
         paperclip_env=variables,
         mcp_servers={**own_servers, **tools.tool_servers(host.tool_servers, addresses, own_servers.keys(), token)},
-        opencode=context.config.opencode,
+        opencode=providers.merged(context.config.opencode),
     )
     config = _safe_config(context.config)
     texts, skill_notes = _skill_texts(config, host)
@@ -295,8 +297,8 @@ def _configuration_warnings(tidy: dict[str, Any]) -> tuple[str, ...]:
     return (*unknown_fields(config), *ineffective_variables(given - _host_variables(tidy)))
 
 
-def _validated(tidy: dict[str, Any], warnings: tuple[str, ...]) -> ExecutionContext:
-    unsupported = tuple(_unsupported(tidy))
+def _validated(tidy: dict[str, Any], providers: Gateways, warnings: tuple[str, ...]) -> ExecutionContext:
+    unsupported = (*_unsupported(tidy), *(Problem(path[:FIELD_LIMIT], remedy) for path, remedy in providers.problems))
     try:
         context = ExecutionContext.model_validate(_given(tidy))
     except ValidationError as error:
@@ -454,7 +456,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _agent_env(config: AdapterConfig, tidy: dict[str, Any]) -> dict[str, str]:
     """The agent's own variables."""
-    dropped = {*_host_variables(tidy), "PAPERCLIP_API_KEY"}
+    dropped = {*_host_variables(tidy), "PAPERCLIP_API_KEY", PROVIDERS_VARIABLE}
     return {name: value.get_secret_value() for name, value in config.env.items() if name not in dropped}
 
 
