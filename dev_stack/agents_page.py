@@ -41,10 +41,11 @@ mode that denies tools outside of the workspace needs `dangerouslySkipPermission
 - A session is continued only by the agent that made it, in its own directory. After a change of `agent` a run begins
   a fresh one, and a warning says so. Sessions are in the agent's home on the data volume; without one they end with the
   pod.
-- A skill on the data volume is a link where the agent looks for skills, so the agent offers it to its model and reads
-  it when it needs it, with its references and scripts. The links of earlier runs go; a skill of the agent's own that
-  has the same name stays, and the log says so. Any other skill is in the prompt, and so are all of them without a data
-  volume, with `skills: inline`, and without a `name` and a `description` ([the same conditions](opencode.md#skills)).
+- A skill that comes with Paperclip, or is on the data volume, is a link where the agent looks for skills, so the agent
+  offers it to its model and reads it when it needs it, with its references and scripts. The links of earlier runs go; a
+  skill of the agent's own that has the same name stays, and the log says so. Any other skill is in the prompt
+  ([the same conditions](opencode.md#skills) as for OpenCode), and so are those that come with Paperclip for an agent
+  that looks for skills nowhere.
 - Paperclip's instructions are in the prompt, as for OpenCode. Files that the agent takes for instructions by itself
   count besides; none is written, since they belong to the agent or to the workspace.
 - The driver speaks version 1 of the protocol. An agent that answers with another version gets no prompt

@@ -45,6 +45,11 @@ export interface HostTexts {
   opencodeProviders?: string | null;
   podsAddress?: string | null;
   repairWake?: boolean;
+  skillFiles?: {
+    [k: string]: {
+      [k: string]: string;
+    };
+  };
   skills?: {
     [k: string]: string;
   } | null;

@@ -8,7 +8,7 @@ import { type AdapterExecutionContext, type JsonObject, objectOf } from "./paper
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";
 import { fileReaders, UnreadableFile } from "./safe-files.ts";
 import type { Settings } from "./settings.ts";
-import { skillTexts } from "./skills.ts";
+import { skillsOf } from "./skills.ts";
 import { sleep } from "./waits.ts";
 
 /** Bytes of an instructions file; prompt and skills share a Secret of 1 MiB with it. */
@@ -55,7 +55,7 @@ export async function hostTexts(
     instructions: await noted("", "instructionsFilePath not readable", () =>
       typeof path === "string" && path.trim() ? files.instructions(path, INSTRUCTIONS_LIMIT) : undefined,
     ),
-    skills: await skillTexts(config, helpers, files.skill, notes),
+    ...(await skillsOf(config, helpers, files.skill, notes)),
     toolServers: await noted([], NO_TOOL_SERVERS, () => toolServers(ctx.runtimeMcp)),
     ...surroundings(settings, environment, config),
     // evaluated last: all of the above add to it

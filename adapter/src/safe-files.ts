@@ -96,7 +96,8 @@ async function locationOf(file: FileHandle, path: string): Promise<string> {
   return process.platform === "linux" ? await readlink(`/proc/self/fd/${file.fd}`) : await real(path);
 }
 
-async function real(path: string): Promise<string> {
+/** Where `path` leads; of one that leads nowhere the path itself, absolute. */
+export async function real(path: string): Promise<string> {
   return await realpath(path).catch(() => resolve(path));
 }
 

@@ -3,11 +3,11 @@
  * says which ones an agent desires, and the worker makes the selection. Source: Paperclip 2026.916.1, adapter-utils.
  */
 
-import { stat } from "node:fs/promises";
-import { join } from "node:path";
+import { opendir, stat } from "node:fs/promises";
+import { dirname, join, relative } from "node:path";
 import type { JsonObject } from "./paperclip.ts";
 import { type PaperclipHelpers, paperclipHelpers } from "./paperclip-helpers.ts";
-import { type Reader, UnreadableFile } from "./safe-files.ts";
+import { type Reader, real, UnreadableFile } from "./safe-files.ts";
 
 interface RuntimeSkill {
   key: string;
@@ -68,35 +68,63 @@ function isAvailable(skill: RuntimeSkill): skill is RuntimeSkill & { source: str
 }
 
 /**
- * The trimmed texts of the wanted skills by key; `notes` gets one about each that cannot be read. When Paperclip does not
- * say which are wanted, all are read, the required ones first.
+ * The trimmed texts of the wanted skills by key, and of those that come with Paperclip the files beside them, by their paths:
+ * no agent's pod has their folders. `notes` gets one about each that cannot be read. When Paperclip does not say which are
+ * wanted, all are read, the required ones first.
  */
-export async function skillTexts(
+export async function skillsOf(
   config: JsonObject,
   helpers: PaperclipHelpers,
   read: Reader,
   notes: string[],
-): Promise<Record<string, string>> {
+): Promise<{ skills: Record<string, string>; skillFiles: Record<string, Record<string, string>> }> {
+  const bundled = new Set(await Promise.all((helpers.bundledSkills ?? []).map(real)));
   const wanted = wantedKeys(config, helpers);
   const chosen = offeredSkills(config)
     .filter(isAvailable)
     .filter(({ key }) => wanted?.has(key) ?? true);
   const texts = new Map<string, string>();
+  const folders = new Map<string, Record<string, string>>();
   let bytes = 0;
   for (const { key, source } of chosen.sort((one, other) => Number(isRequired(other)) - Number(isRequired(one)))) {
-    const text = await skillText(source, read).catch((error: unknown) => {
+    /** Of a file that cannot be read, a note that begins so. */
+    const noted = (beginning: string) => (error: unknown) => {
       if (!(error instanceof UnreadableFile)) throw error;
-      notes.push(`skill not readable: ${error.message}`);
-    });
+      notes.push(`${beginning}: ${error.message}`);
+    };
+    const text = await skillText(source, read).catch(noted("skill not readable"));
     if (text === undefined) continue;
-    bytes += Buffer.byteLength(text);
+    const inPrompt = `skill "${key}" is in the prompt, not a folder`;
+    const files = bundled.has(await real(dirname(source)))
+      ? await filesBeside(source, read).catch(noted(inPrompt))
+      : undefined;
+    bytes += [text, ...Object.values(files ?? {})].reduce((sum, each) => sum + Buffer.byteLength(each), 0);
     if (texts.size === FILES_LIMIT || bytes > TOTAL_LIMIT) {
       notes.push(`skills from "${key}" on are left out: the limit is ${FILES_LIMIT} files and 2 MiB in all`);
       break;
     }
     texts.set(key, text);
+    if (files !== undefined) folders.set(key, files);
   }
-  return Object.fromEntries(texts);
+  return { skills: Object.fromEntries(texts), skillFiles: Object.fromEntries(folders) };
+}
+
+/** The texts of all files in the folder of a skill but SKILL.md, by their paths in it. Links are none. */
+async function filesBeside(source: string, read: Reader): Promise<Record<string, string>> {
+  const paths: string[] = [];
+  try {
+    for await (const entry of await opendir(source, { recursive: true })) {
+      paths.push(...(entry.isFile() ? [relative(source, join(entry.parentPath, entry.name))] : []));
+      if (paths.length > FILES_LIMIT) break;
+    }
+  } catch (error) {
+    throw new UnreadableFile(`${source}: ${(error as NodeJS.ErrnoException).code}`);
+  }
+  if (paths.length > FILES_LIMIT) throw new UnreadableFile(`${source}: more than ${FILES_LIMIT} files`);
+  const beside = paths.filter((path) => path !== "SKILL.md");
+  return Object.fromEntries(
+    await Promise.all(beside.map(async (path) => [path, await read(join(source, path), SKILL_LIMIT)] as const)),
+  );
 }
 
 /** A skill is SKILL.md in the folder `source`, else `source` itself as a file. */

@@ -169,6 +169,47 @@ describe("what is read", () => {
     expect(read).toMatchObject({ instructions: "", skills: { p: "# Paperclip" } });
   });
 
+  test("the folders of skills that come with Paperclip, and of no others", async () => {
+    const bundled = await mkdtemp(join(tmpdir(), "bundled-"));
+    const own = dirname(await file(join(bundled, "paperclip", "SKILL.md"), "# Paperclip"));
+    await file(join(own, "references", "deep", "api.md"), "GET /issues\n");
+    await file(join(own, "scripts", "upload.sh"), "#!/bin/sh\n");
+    await symlink(await file(join(home, "secret.txt"), CANARY), join(own, "link.txt"));
+    const alone = dirname(await file(join(bundled, "alone", "SKILL.md"), "# Alone"));
+    const company = dirname(await file(join(instance, "skills", "acme", "one", "SKILL.md"), "# One"));
+    await file(join(company, "references", "steps.md"), "Steps.");
+    const offered = { own, alone, company };
+    const paperclipRuntimeSkills = Object.entries(offered).map(([key, source]) => ({ key, source }));
+    const read = await texts({ paperclipRuntimeSkills }, {}, {}, { bundledSkills: [bundled] });
+    expect(read.notes).toEqual([]);
+    expect(read.skillFiles).toEqual({
+      own: { "references/deep/api.md": "GET /issues\n", "scripts/upload.sh": "#!/bin/sh\n" },
+      alone: {},
+    });
+    expect(Object.keys(read.skills)).toEqual(["own", "alone", "company"]);
+  });
+
+  test.each([
+    ["a file that is no text", Buffer.from([0xff]), 1, "not UTF-8"],
+    ["a file that is too large", Buffer.alloc(256 * 1024 + 1, "x"), 1, "larger than 262144 bytes"],
+    ["too many files", Buffer.from("x"), 100, "more than 100 files"],
+  ])(
+    "a folder of Paperclip's with %s not: its skill is in the prompt, and a note says why",
+    async (_, content, count, why) => {
+      const bundled = await mkdtemp(join(tmpdir(), "bundled-"));
+      const source = dirname(await file(join(bundled, "paperclip", "SKILL.md"), "# Paperclip"));
+      for (let n = 0; n < count; n++) await writeFile(join(source, `file-${n}`), content);
+      const read = await texts(
+        { paperclipRuntimeSkills: [{ key: "p", source }] },
+        {},
+        {},
+        { bundledSkills: [bundled] },
+      );
+      expect(read).toMatchObject({ skills: { p: "# Paperclip" }, skillFiles: {} });
+      expect(read.notes).toEqual([expect.stringMatching(`^skill "p" is in the prompt, not a folder: .*${why}$`)]);
+    },
+  );
+
   test("files of the folders that the operator lists", async () => {
     const [one, two] = [await mkdtemp(join(tmpdir(), "bundle-")), join(home, "bundles")];
     const listed = { AGENT_RUNS_READABLE_FOLDERS: `${one}/:${two}` };

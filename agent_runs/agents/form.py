@@ -172,8 +172,8 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "skills",
             "Skills",
-            "folders: the agent gets the folders of skills on the data volume, with their references and scripts. "
-            "inline: the texts of skills are in the prompt.",
+            "folders: the agent gets the folders of skills on the data volume and of those that come with Paperclip, "
+            "and reads of them what it needs. inline: the texts of skills are in the prompt.",
         ),
         Caption(
             "agentDbMode",

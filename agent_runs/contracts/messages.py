@@ -1,5 +1,6 @@
 """Inputs and results of the activities: small, one per message, without prompt, output or secrets."""
 
+import posixpath
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -9,7 +10,7 @@ from agent_runs.contracts.base import Contract
 from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
-from agent_runs.contracts.pod import AGENT_CONTAINER
+from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest, SessionParams
 
 
@@ -81,8 +82,8 @@ class PromptBundle(Contract):
         sha256: of the prompt's UTF-8 bytes, hex.
         size: in bytes.
         metrics: characters (UTF-16 units, as Paperclip counts) per section, Paperclip's names.
-        skill_folders: of the skills that the agent gets as folders, relative to the data volume; they are not in the
-            prompt.
+        skill_folders: of the skills that the agent gets as folders, relative to the data volume, or absolute below
+            `SKILLS_DIRECTORY`; they are not in the prompt.
         skill_names: of the same skills; none in bundles of earlier releases.
     """
 
@@ -93,6 +94,11 @@ class PromptBundle(Contract):
     metrics: dict[str, int] = {}
     skill_folders: tuple[str, ...] = ()
     skill_names: tuple[str, ...] = ()
+
+    @property
+    def skill_paths(self) -> list[str]:
+        """The same folders, as the pod has them."""
+        return [posixpath.join(DATA_DIRECTORY, folder) for folder in self.skill_folders]
 
 
 class JoinedRun(Contract):

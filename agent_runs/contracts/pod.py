@@ -13,6 +13,8 @@ HOME_DIRECTORY: Final = "/home/agent"
 PROMPT_DIRECTORY: Final = "/tmp/prompt"  # noqa: S108 - a path in the pod, the one the peers use
 PROMPT_FILE: Final = f"{PROMPT_DIRECTORY}/prompt.txt"
 RUN_DIRECTORY: Final = "/agent-run"
+SKILLS_DIRECTORY: Final = f"{RUN_DIRECTORY}/skills"
+"""Where the agent's container has the skills that come with Paperclip."""
 OUTPUT_DIRECTORY: Final = f"{RUN_DIRECTORY}/output"
 """In both containers."""
 CONTROL_DIRECTORY: Final = f"{RUN_DIRECTORY}/control"

@@ -463,6 +463,7 @@ class Secrets(PaperclipContract):
         paperclip_env: `PAPERCLIP_*` values that are prose or bulky (wake payload, workspaces).
         mcp_servers: OpenCode's or Claude's spelling, with headers and tokens.
         opencode: the agent's own OpenCode configuration.
+        skill_files: texts of the files of skills that the worker sends to the pod, by path, the folder first.
     """
 
     run_id: str
@@ -472,6 +473,7 @@ class Secrets(PaperclipContract):
     paperclip_env: dict[str, str] = Field(default={}, repr=False)
     mcp_servers: dict[str, dict[str, Any]] = Field(default={}, repr=False)
     opencode: dict[str, Any] = Field(default={}, repr=False)
+    skill_files: dict[str, str] = Field(default={}, repr=False)
 
 
 class PromptSource(PaperclipContract):
@@ -480,11 +482,13 @@ class PromptSource(PaperclipContract):
     Attributes:
         agent, context: the template data of Paperclip, without secrets.
         instructions, skills: texts that the caller has read, those of skills by their keys.
+        skill_folders: the folders of `Secrets.skill_files`, by the keys of their skills.
     """
 
     wake: WakePrompt = WakePrompt()
     instructions: str | None = None
     skills: dict[str, str] = {}
+    skill_folders: dict[str, str] = {}
     task_markdown: str = ""
     session_handoff: str = ""
     bootstrap_template: str | None = None

@@ -65,6 +65,7 @@ class HostTexts(PaperclipContract):
         repair_wake: Paperclip's own helper says that the wake asks for a repair: the agent then gets no heartbeat.
         instructions: the text of the configured instructions file; None: nobody has read it.
         skills: texts of skills by key; None: nobody has read them.
+        skill_files: of skills that come with Paperclip, the texts of the files beside SKILL.md, by key and path.
         tool_servers: as Paperclip offers them.
         address: Paperclip's address as its own process knows it.
         pods_address: Paperclip's address as pods reach it, by the setting of that process.
@@ -78,6 +79,7 @@ class HostTexts(PaperclipContract):
     repair_wake: bool = False
     instructions: str | None = None
     skills: dict[str, str] | None = None
+    skill_files: dict[str, dict[str, str]] = {}
     tool_servers: tuple[ToolServer, ...] = ()
     address: OptionalText = None
     pods_address: OptionalText = None

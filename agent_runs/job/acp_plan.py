@@ -16,7 +16,6 @@ from agent_runs.agents.opencode.config import translate_mcp_servers
 from agent_runs.agents.profile import AgentProfile, rendered, rendered_file
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.messages import CreateJob, PromptBundle
-from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, Capabilities, RunConfig
 from agent_runs.job.containers import known_environment
 from agent_runs.job.secrets import AGENT_FILES_KEY, AGENT_SKILLS_KEY
@@ -138,11 +137,11 @@ def agent_skills(profile: AgentProfile, prompt: PromptBundle) -> dict[str, bytes
     if not profile.skills:
         return {}
     links: dict[str, str] = {}
-    for index, folder in enumerate(prompt.skill_folders):
+    for index, folder in enumerate(prompt.skill_paths):
         named = (*prompt.skill_names[index : index + 1], folder.rpartition("/")[2])
         name = next(filter(_FILE_NAME.fullmatch, named), None)
         if name and folder.isprintable():
-            links.setdefault(name, f"{DATA_DIRECTORY}/{folder}")
+            links.setdefault(name, folder)
     lines = (profile.skills, *(f"{name}\t{path}" for name, path in links.items()))
     return {AGENT_SKILLS_KEY: "".join(f"{line}\n" for line in lines).encode()}
 

@@ -98,6 +98,7 @@ class AgentPod:
         environment: what the agent gets, already merged, in order; secret.
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         driven: how the sidecar drives the agent; None: `argv` runs as it is.
+        skills: keys of its Secret by the paths that their files have below `SKILLS_DIRECTORY`.
     """
 
     input: CreateJob
@@ -106,6 +107,7 @@ class AgentPod:
     settings: AgentPodSettings
     proxy: ApiProxy | None
     driven: Driven | None
+    skills: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def secret(self) -> str:

@@ -15,8 +15,8 @@ from agent_runs.agents.opencode.config import environment as opencode_environmen
 from agent_runs.agents.opencode.merge import AGENT, OPERATOR, Merged, merge, unset_variables
 from agent_runs.agents.opencode.permissions import asks_questions
 from agent_runs.agents.profile import AgentProfile
-from agent_runs.contracts.messages import CreateJob
-from agent_runs.contracts.pod import DATA_DIRECTORY
+from agent_runs.contracts.messages import CreateJob, PromptBundle
+from agent_runs.contracts.pod import DATA_DIRECTORY, SKILLS_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, RunConfig, Secrets
 from agent_runs.contracts.start import SealedJoin
 from agent_runs.contracts.syntax import is_absolute_url
@@ -53,10 +53,11 @@ def attempt_plan(
     variables = paperclip_environment(request, secrets, api_url=settings.paperclip_api_url, inherited=inherited)
     if secrets.run_id != request.run_id:
         variables["PAPERCLIP_RUN_ID"] = secrets.run_id
+    skills = sent_skills(input.prompt, secrets)
     names = frozenset(variables)  # the runner adds those that the proxy takes away
     variables, servers, proxy = route_through_api_proxy(variables, secrets)
     if config.agent != OPENCODE:
-        plan = _acp_plan(input, variables, servers, settings, proxy)
+        plan = _acp_plan(input, variables, servers, settings, proxy, skills)
         ignored = ["config.opencode has no effect: the agent is not OpenCode"] if secrets.opencode else []
         return replace(plan, warnings=(*plan.warnings, *ignored))
     title = f"{request.agent.name} {input.attempt.transcript}"
@@ -99,6 +100,7 @@ def attempt_plan(
         )
         if turn
         else None,
+        skills=skills,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
     return replace(plan, warnings=(*plan.warnings, *merged.notes, *unset))
@@ -110,6 +112,7 @@ def _acp_plan(
     servers: dict[str, dict[str, Any]],
     settings: AgentPodSettings,
     proxy: ApiProxy | None,
+    skills: dict[str, str],
 ) -> JobPlan:
     profile = profile_of(input.config, settings.agents)
     start = acp_start(
@@ -127,8 +130,15 @@ def _acp_plan(
         settings=settings,
         proxy=proxy,
         driven=Driven(script("acp.sh"), start.turn, acp_keep_warm_sec(input.config, profile, proxy), start.files),
+        skills=skills,
     )
     return replace(plan, warnings=(*plan.warnings, *start.warnings))
+
+
+def sent_skills(prompt: PromptBundle, secrets: Secrets) -> dict[str, str]:
+    """The files of those skills that the prompt leaves out because the pod has their folders from the worker."""
+    taken = {folder.removeprefix(f"{SKILLS_DIRECTORY}/") for folder in prompt.skill_folders}
+    return {path: text for path, text in secrets.skill_files.items() if path.partition("/")[0] in taken}
 
 
 def keep_warm_sec(config: RunConfig, opencode: Mapping[str, Any], proxy: ApiProxy | None) -> int:
@@ -166,7 +176,7 @@ def merged_config(
         mcp_servers=mcp_servers,
         skip_permissions=config.dangerously_skip_permissions,
         asks=asks,
-        skill_folders=[f"{DATA_DIRECTORY}/{folder}" for folder in input.prompt.skill_folders],
+        skill_folders=input.prompt.skill_paths,
         readable=instructions_folders(config),
         features=config.opencode_features,
     )

@@ -85,7 +85,7 @@ class RunFolders:
         directory: where OpenCode works.
         projects: the paths of all workspaces of the run's project.
         instructions: the file of the agent's instructions.
-        skills: the folders of its skills, relative to the volume.
+        skills: the folders of its skills.
     """
 
     owner: Owner
@@ -137,7 +137,7 @@ class RunFolders:
             if instance:
                 yield f"{instance}/skills/{_segment(self.owner.company_id)}"
         for folder in self.skills:
-            if permitted := skill_folder(f"{DATA_DIRECTORY}/{folder}", self.owner):
+            if permitted := skill_folder(folder, self.owner):
                 yield permitted
         yield from rules.shared
 

@@ -90,6 +90,7 @@ def plan_job(
     settings: AgentPodSettings,
     proxy: ApiProxy | None = None,
     driven: Driven | None = None,
+    skills: Mapping[str, str] | None = None,
 ) -> JobPlan:
     """Return everything to create for one attempt.
 
@@ -99,6 +100,7 @@ def plan_job(
         opencode_config: the text of its `opencode.json`; secret, since MCP servers have tokens. None: of another agent.
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         driven: how the sidecar drives the agent; None: `argv` runs as it is.
+        skills: texts by the paths that their files have below `SKILLS_DIRECTORY`.
 
     Raises:
         InvalidRequest: names the field and the remedy.
@@ -109,7 +111,9 @@ def plan_job(
     fixed = fixed_environment(input)
     variables = {name: value for name, value in environment.items() if name not in fixed}
     files = {**{name: script(name) for name in SCRIPT_KEYS}, SIDECAR_KEY: sidecar_archive()}
-    pod, claim = AgentPod(input, ("--", *argv), variables, settings, proxy, driven), None
+    skill_keys = {path: f"skill-{number}" for number, path in enumerate(skills or {})}
+    files |= {skill_keys[path]: text.encode() for path, text in (skills or {}).items()}
+    pod, claim = AgentPod(input, ("--", *argv), variables, settings, proxy, driven, skill_keys), None
     if proxy:
         files[UPSTREAM_KEY] = proxy.upstream.encode()
     if driven:

@@ -3,14 +3,16 @@
 Whoever wakes the agent has read the files; Paperclip's plugin does (`adapter/src/host-texts.ts`).
 """
 
+import posixpath
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import CreateJob
-from agent_runs.contracts.pod import DATA_DIRECTORY
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.pod import DATA_DIRECTORY, SKILLS_DIRECTORY
+from agent_runs.contracts.request import OPENCODE, PromptSource, RunConfig
 from agent_runs.job.data_volume import Owner, skill_folder
 from agent_runs.paperclip import skills
 from agent_runs.paperclip.preparation import Preparations
@@ -27,8 +29,7 @@ class Prompt:
 
     Attributes:
         metrics: characters per section, as `PromptBundle` has them.
-        skill_folders: of the skills that the agent gets as folders, relative to the data volume.
-        skill_names: of the same skills.
+        skill_folders, skill_names: as `PromptBundle` has them.
     """
 
     text: str = field(repr=False)
@@ -43,10 +44,12 @@ class Prompts:
 
     Attributes:
         data_claim: reads the claim of the volume that pods mount at `/paperclip`; None: pods have none.
+        agents: the profiles of agents other than OpenCode.
     """
 
     preparations: Preparations
     data_claim: Callable[[], Awaitable[str | None]] = _outside_a_pod
+    agents: Mapping[str, AgentProfile] = field(default_factory=dict)
 
     async def compose(self, run: RunKey, config: RunConfig, *, resuming: bool) -> Prompt:
         """Composes the sections in Paperclip's order. A skill is not among them if the agent can have its folder.
@@ -58,9 +61,8 @@ class Prompts:
         """
         source = (await self.preparations.current()).prompt
         path = config.instructions_file_path or ""
-        has_volume = config.skills == "folders" and await self.data_claim() is not None
-        folders = _folders(config, source.skills, Owner(run.company_id, run.agent_id)) if has_volume else {}
-        paths = {each.name: f"{DATA_DIRECTORY}/{each.path}" for each in folders.values()}
+        folders = await self._folders(config, source, Owner(run.company_id, run.agent_id))
+        paths = {each.name: posixpath.join(DATA_DIRECTORY, each.path) for each in folders.values()}
         inline = [text for key, text in source.skills.items() if key not in folders]
         prompt = compose(
             source,
@@ -81,24 +83,31 @@ class Prompts:
         prompt = await self.compose(input.attempt.run, input.config, resuming=input.session is not None)
         return prompt.text
 
+    async def _folders(self, config: RunConfig, source: PromptSource, owner: Owner) -> dict[str, "SkillFolder"]:
+        """The folders of those skills that an agent would offer from there, by Paperclip's key; each name once."""
+        if config.skills != "folders":
+            return {}
+        profile = self.agents.get(config.agent)
+        sent = source.skill_folders if config.agent == OPENCODE or (profile and profile.skills) else {}
+        has_volume = await self.data_claim() is not None
+        found: dict[str, SkillFolder] = {}
+        for skill in config.paperclip_runtime_skills:
+            path = skill_folder(skill.source or "", owner) if has_volume else None
+            if path is None and skill.key in sent:
+                path = f"{SKILLS_DIRECTORY}/{sent[skill.key]}"
+            name = skills.offered_name(source.skills.get(skill.key, ""))
+            if path and name and name not in {each.name for each in found.values()}:
+                found[skill.key] = SkillFolder(name, path)
+        return found
+
 
 class SkillFolder(NamedTuple):
     """A skill that the agent gets as a folder.
 
     Attributes:
         name: as the agent offers it.
-        path: relative to the data volume.
+        path: as `PromptBundle.skill_folders` has it.
     """
 
     name: str
     path: str
-
-
-def _folders(config: RunConfig, texts: Mapping[str, str], owner: Owner) -> dict[str, SkillFolder]:
-    """The folders of those skills that an agent would offer from there, by Paperclip's key; each name once."""
-    found: dict[str, SkillFolder] = {}
-    for skill in config.paperclip_runtime_skills:
-        path, name = skill_folder(skill.source or "", owner), skills.offered_name(texts.get(skill.key, ""))
-        if path and name and name not in {each.name for each in found.values()}:
-            found[skill.key] = SkillFolder(name, path)
-    return found

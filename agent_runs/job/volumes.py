@@ -8,7 +8,14 @@ from typing import Any, Final
 from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import distinct, identity_label
 from agent_runs.contracts.messages import CreateJob, PodProfile, SecretMount
-from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY, OUTPUT_DIRECTORY, PROMPT_DIRECTORY, RUN_DIRECTORY
+from agent_runs.contracts.pod import (
+    DATA_DIRECTORY,
+    HOME_DIRECTORY,
+    OUTPUT_DIRECTORY,
+    PROMPT_DIRECTORY,
+    RUN_DIRECTORY,
+    SKILLS_DIRECTORY,
+)
 from agent_runs.contracts.pod_options import VOLUME_KINDS
 from agent_runs.contracts.syntax import is_subdomain
 from agent_runs.job.agent_pod import AgentPod, AgentPodSettings, is_opencode, working_directory
@@ -49,6 +56,7 @@ _OUR_VOLUMES: Final = {
     "output",
     "data",
     "opencode-db",
+    "skills",
     "control",
     "sidecar",
     "token",
@@ -62,7 +70,8 @@ def volumes(pod: AgentPod) -> list[dict[str, Any]]:
 
 
 def agent_mounts(pod: AgentPod) -> list[dict[str, Any]]:
-    own = _own_mounts(pod.input, pod.settings) + inherited_mounts(pod.input.profile)
+    skills = [{"name": "skills", "mountPath": SKILLS_DIRECTORY, "readOnly": True}] if pod.skills else []
+    own = _own_mounts(pod.input, pod.settings) + skills + inherited_mounts(pod.input.profile)
     return _with_extra_mounts(pod.input, own)
 
 
@@ -86,6 +95,9 @@ def _pod_volumes(pod: AgentPod) -> list[dict[str, Any]]:
         {"name": "output", "emptyDir": {"sizeLimit": OUTPUT_LIMIT}},
         {"name": "data", **data},
     ]
+    if pod.skills:
+        items = [{"key": key, "path": path} for path, key in pod.skills.items()]
+        volumes.append({"name": "skills", "secret": {**_files(pod.secret), "defaultMode": 0o555, "items": items}})
     database = _database(input)
     return volumes if database is None or "subPath" in database else [*volumes, {"name": "opencode-db", **database}]
 
@@ -146,7 +158,7 @@ def _data_folders(input: CreateJob, settings: AgentPodSettings) -> tuple[Folder,
         workspace=input.request.context.paperclip_workspace,
         projects=input.request.context.paperclip_workspaces,
         instructions=input.config.instructions_file_path,
-        skills=input.prompt.skill_folders,
+        skills=input.prompt.skill_paths,
     )
     return folders.mounted(_data_rules(input, settings))
 

@@ -216,6 +216,9 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
     env = _agent_env(context.config, tidy)
     token = context.auth_token.get_secret_value() if context.auth_token else None
     own_servers = context.config.mcp_servers
+    config = _safe_config(context.config)
+    texts, skill_notes = _skill_texts(config, host)
+    skill_folders, skill_files = skills.packed(texts, host.skill_files)
     secrets = Secrets(
         run_id=context.run_id,
         auth_token=token,
@@ -224,9 +227,8 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         paperclip_env=variables,
         mcp_servers={**own_servers, **tools.tool_servers(host.tool_servers, addresses, own_servers.keys(), token)},
         opencode=providers.merged(context.config.opencode),
+        skill_files=skill_files,
     )
-    config = _safe_config(context.config)
-    texts, skill_notes = _skill_texts(config, host)
     notes = (
         *warnings,
         stored.reason,
@@ -247,7 +249,7 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
     )
     if problems := [*_unreadable_fields(request), *_large_fields(request)]:
         raise WrongFields(problems, warnings)
-    prompt = _prompt_source(context, tidy, host, texts)
+    prompt = _prompt_source(context, tidy, host, texts).model_copy(update={"skill_folders": skill_folders})
     return Preparation(request, secrets, prompt, names_address=addresses.chosen, warnings=warnings)
 
 

@@ -5,7 +5,7 @@ without it an agent does not know how to report. Source: Paperclip 2026.916.1, a
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,10 @@ from agent_runs.contracts.request import DesiredSkill, RuntimeSkill, SkillSync
 OPERATIONAL: Final = "paperclipai/paperclip/paperclip"
 NAME_LIMIT: Final = 100
 """Characters of a skill's name in the prompt."""
+FOLDERS_LIMIT: Final = 512 * 1024
+"""Bytes of the skills that a pod gets from the worker: they share a Secret of 1 MiB with its environment."""
+_FILE: Final = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}"
+_PATH: Final = re.compile(rf"{_FILE}(/{_FILE}){{0,7}}")
 _FRONT_MATTER: Final = re.compile(r"---[ \t]*\r?\n(.*?)^---[ \t\r]*$", re.DOTALL | re.MULTILINE)
 _SETTING: Final = re.compile(r"^(name|description):(.*)$", re.MULTILINE)
 
@@ -57,6 +61,25 @@ def offered_name(text: str) -> str | None:
     settings = dict(_SETTING.findall(front_matter[1])) if front_matter else {}
     name = settings.get("name", "").strip().strip("'\"")
     return name[:NAME_LIMIT] if name and settings.get("description", "").strip() else None
+
+
+def packed(texts: Mapping[str, str], beside: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, str], dict[str, str]]:
+    """Folders that a pod can get, of skills that an agent would offer: their names by their skills' keys, and the texts
+    of all files by path. A skill is left out whole, also if it is beyond the limit.
+
+    Args:
+        texts: of SKILL.md by the skill's key.
+        beside: the other files by the key and the path in the folder.
+    """
+    folders, files, room = dict[str, str](), dict[str, str](), FOLDERS_LIMIT
+    for key, more in beside.items():
+        name = offered_name(texts.get(key, "")) or ""
+        folder = {f"{name}/{path}": text for path, text in {**more, "SKILL.md": texts.get(key, "")}.items()}
+        size = sum(len(text.encode()) for text in folder.values())
+        is_new = name and "/" not in name and name not in folders.values()
+        if is_new and size <= room and all(map(_PATH.fullmatch, folder)):
+            folders[key], files, room = name, files | folder, room - size
+    return folders, files
 
 
 def _required(offered: Iterable[RuntimeSkill]) -> set[str]:

@@ -53,7 +53,7 @@ link_skills() {
     {
         IFS= read -r folder && folder=$HOME/$folder && mkdir -p "$folder" || return 0
         for link in "$folder"/*; do
-            case $([ ! -L "$link" ] || readlink "$link") in /paperclip/*) rm -f "$link" ;; esac
+            case $([ ! -L "$link" ] || readlink "$link") in /paperclip/* | /agent-run/skills/*) rm -f "$link" ;; esac
         done
         while IFS=$tab read -r name path; do
             if [ -e "$folder/$name" ] || [ -L "$folder/$name" ]; then

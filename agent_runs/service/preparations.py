@@ -18,7 +18,7 @@ from agent_runs.paperclip.preparation import Preparation, prepare
 from agent_runs.paperclip.sealing import Opener
 
 KEPT: Final = 64
-"""Opened contexts, of some 100 KB each: most runs of a worker need theirs five times within a few seconds."""
+"""Opened contexts, of some 300 KB each: most runs of a worker need theirs five times within a few seconds."""
 
 
 class HistoryPreparations:

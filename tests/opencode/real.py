@@ -89,7 +89,7 @@ def prepared(folder: Path, merged: Merged, features: Collection[OpenCodeFeature]
     config = folder / "opencode.json"
     config.write_text(json.dumps(merged.config))
     return {
-        "PATH": f"{folder / 'programs'}:{os.environ['PATH']}:{_with_ripgrep(folder / 'bin')}",
+        "PATH": f"{folder / 'programs'}:{os.environ['PATH']}:{with_ripgrep(folder / 'bin')}",
         "HOME": str(folder / "home"),
         "TMPDIR": str(folder / "tmp"),
         **{f"XDG_{kind}_HOME": str(folder / "xdg" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA", "STATE")},
@@ -102,7 +102,7 @@ def prepared(folder: Path, merged: Merged, features: Collection[OpenCodeFeature]
     }
 
 
-def _with_ripgrep(folder: Path) -> Path:
+def with_ripgrep(folder: Path) -> Path:
     """A folder with what OpenCode needs of ripgrep to list files, for a machine that lacks it: agents' image has it."""
     folder.mkdir(exist_ok=True)
     program = folder / "rg"

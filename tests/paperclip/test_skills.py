@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_runs.contracts.request import RuntimeSkill, SkillSync
-from agent_runs.paperclip.skills import OPERATIONAL, narrow, offered_name, select
+from agent_runs.paperclip.skills import FOLDERS_LIMIT, OPERATIONAL, narrow, offered_name, packed, select
 from tests.paperclip.contexts import NAMES, captured, minimal, opened
 
 
@@ -91,3 +91,37 @@ def test_hundreds_of_skills_do_not_enter_a_history() -> None:
 )
 def test_opencode_offers_a_skill_with_a_name_and_a_description(text: str, name: str | None) -> None:
     assert offered_name(text) == name
+
+
+def named(name: str) -> str:
+    return f"---\nname: {name}\ndescription: What it does.\n---\n# {name}"
+
+
+def test_skills_are_packed_as_folders_of_their_names() -> None:
+    texts = {"a": named("paperclip"), "b": named("alone"), "c": named("without-files")}
+    folders, files = packed(texts, {"a": {"references/deep/api.md": "GET"}, "b": {}})
+    assert folders == {"a": "paperclip", "b": "alone"}
+    assert files == {
+        "paperclip/SKILL.md": texts["a"],
+        "paperclip/references/deep/api.md": "GET",
+        "alone/SKILL.md": texts["b"],
+    }
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "a b", "-rf", "ä", "a\tb"])
+def test_a_skill_whose_name_is_no_folders_is_not_packed(name: str) -> None:
+    assert packed({"a": named(name)}, {"a": {}}) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../up", "/etc/passwd", "a//b", "a/../b", ".env", "a/..", "a/", "", "a b", "x" * 101, "a/" * 9 + "a", "a\nb"],
+)
+def test_a_skill_with_a_path_that_no_volume_can_have_is_not_packed(path: str) -> None:
+    assert packed({"a": named("good")}, {"a": {path: "text"}}) == ({}, {})
+
+
+def test_skills_of_one_name_or_beyond_the_limit_are_not_packed_nor_are_those_that_agents_would_not_offer() -> None:
+    texts = {"large": named("large"), "first": named("same"), "second": named("same"), "bare": "# Bare"}
+    given = {"large": {"x.md": "é" * (FOLDERS_LIMIT // 2)}, "first": {}, "second": {}, "bare": {}, "unread": {}}
+    assert packed(texts, given) == ({"first": "same"}, {"same/SKILL.md": texts["first"]})

@@ -206,6 +206,7 @@ def test_skills_are_links_where_the_agent_looks_for_them_and_those_of_earlier_ru
     (folder / "own-link").symlink_to("/elsewhere/own-link")
     (folder / "earlier").symlink_to("/paperclip/instances/default/skills/co/earlier")
     (folder / "other place").symlink_to("/paperclip/instances/default/skills/co/other")
+    (folder / "paperclip").symlink_to("/agent-run/skills/paperclip")
     skills = "/paperclip/instances/default/skills/co"
     listed = {"deploy": f"{skills}/de ploy", "own": f"{skills}/own", "earlier": f"{skills}/new"}
     lines = [".claude/skills\n", *(f"{name}\t{path}\n" for name, path in listed.items())]
