@@ -103,6 +103,21 @@ async def test_an_agent_offers_its_model_the_skills_of_paperclip_and_can_read_th
         raw = later_context(raw, None)
 
 
+async def test_an_agent_can_read_a_skill_that_comes_with_paperclip(agents: AgentSystem, name: str) -> None:
+    reading = READS_A_SKILL[name]("heron", f"/home/agent/{load()[name].skills}/heron/SKILL.md")
+    raw = await agents.plays(name, reading, {"text": "Done."})
+    raw["config"]["paperclipRuntimeSkills"] = [{"key": "heron", "source": "/app/skills/heron", "required": True}]
+    text = "---\nname: heron\ndescription: All about a heron.\n---\nFeed the heron.\n"
+    agents.model.requests.clear()
+    outcome = await agents.system.outcome(raw, HostTexts(skills={"heron": text}, skill_files={"heron": {}}))
+    assert_whole(outcome, "Done.")
+    requests = map(str, agents.model.requests)
+    asked = [each for each in requests if "/agent-run/skills/heron" in each and "aux/title" not in each]
+    assert "All about a heron." in asked[0]
+    assert "Feed the heron." not in asked[0]
+    assert "Feed the heron." in asked[-1]
+
+
 async def test_an_unknown_session_is_replaced_by_a_fresh_one(agents: AgentSystem, name: str) -> None:
     raw = later_context(await agents.plays(name, {"text": "Fresh."}), SessionParams(session_id=UNKNOWN_SESSION))
     outcome = await agents.system.outcome(raw)
