@@ -1,24 +1,28 @@
 """A person answers what the real OpenCode asks, whatever restarts in the meantime."""
 
 import asyncio
+import contextlib
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
 from agent_runs.client.obstacles import open_questions
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.tell import answer, chosen
 from agent_runs.contracts.updates import Question
+from tests.faults.environment import Server
 from tests.pod.driving import bash
 from tests.runs.real_opencode import later, open_real_system, opencode_agent, playing, real_system
 from tests.runs.system import System
 from tests.support.ends import assert_verified
 
 pytestmark = pytest.mark.slow
+ANSWERS = 30
 ASKS = {"permission": {"bash": "ask"}}
 COLOUR = {"question": "Which bird?", "header": "Bird", "options": [{"label": "Heron", "description": "a grey one"}]}
 
@@ -42,17 +46,15 @@ async def asking(system: System, *steps: dict[str, Any], opencode: int = 1, **co
     return playing(agent, *steps)
 
 
-async def asked(handle: Any, number: int = 1) -> Question:
-    """The newest question, once so many are asked."""
-    async with asyncio.timeout(120):
-        seen: dict[str, Question] = {}
-        while len(seen) < number:
-            try:
-                seen |= {each.id: each for each in await open_questions(handle)}
-            except RPCError:
-                continue  # its worker is away
+async def asked(handle: WorkflowHandle[Any, Any], after: Question | None = None) -> Question:
+    """What the agent asks, once it is something else than before."""
+    async with asyncio.timeout(180):
+        while True:
+            with contextlib.suppress(RPCError):  # its worker is away
+                for question in await open_questions(handle):
+                    if after is None or question.id != after.id:
+                        return question
             await asyncio.sleep(0.1)
-    return list(seen.values())[-1]
 
 
 async def said(system: System, raw: dict[str, Any]) -> list[dict[str, Any]]:
@@ -131,44 +133,48 @@ async def test_an_agent_that_has_rested_asks_in_its_next_run(system: System) -> 
     assert (await outcome_at_close(handle)).summary == "Two."
 
 
-async def test_an_answer_is_delivered_once_although_its_worker_is_killed_before_and_after(
-    temporal: Client, tmp_path: Path
-) -> None:
-    rounds = 4
-    async with open_real_system(temporal, tmp_path) as system:
-        raw = await asking(system, *[bash(f"echo {number}") for number in range(rounds)], {"text": "Done."})
+@pytest.mark.timeout(1800)
+async def test_30_answers_are_delivered_once_although_worker_and_temporal_go_away_in_turn(tmp_path: Path) -> None:
+    """In turn: a worker is killed once it has the delivery; one is killed before the answer; Temporal is stopped as the
+    answer is given."""
+    steps = [bash(f"echo {number}") for number in range(ANSWERS)]
+    async with Server.open(tmp_path) as server, open_real_system(server.running.client, tmp_path) as system:
+        raw = await asking(system, *steps, {"text": "Done."})
         ticket = await system.start(raw)
         handle = ticket.handle(system.temporal)
-        key = system.wake(raw).start.key
-        seen = set[str]()
-        for number in range(rounds):
+        key, question = system.wake(raw).start.key, None
+        for number in range(ANSWERS):
             async with system.worker_process() as worker:
-                question = await asked(handle)
-                while question.id in seen:
-                    question = await asked(handle)
-                seen.add(question.id)
-                if number % 2:
-                    worker.kill()
-                    await worker.wait()
-                giving = asyncio.create_task(
-                    answer(handle, key, system.sealer, question, chosen(question, ["1"]), "ada")
-                )
-                if not number % 2:
-                    async for event in handle.fetch_history_events(wait_new_event=True):
-                        step = event.activity_task_scheduled_event_attributes
-                        if (
-                            step.activity_type.name == "tell_agent"
-                            and question.id in step.input.payloads[0].data.decode()
-                        ):
-                            break
-                    worker.kill()
-                    await worker.wait()
-            async with system.worker():
-                await giving
+                question = await asked(handle, after=question)
+                if number % 3 == 1:
+                    await end(worker)
+                chosen_first = chosen(question, ["1"])
+                giving = asyncio.create_task(answer(handle, key, system.sealer, question, chosen_first, "ada"))
+                if number % 3 == 0:
+                    await until_delivering(handle, question)
+                    await end(worker)
+                elif number % 3 == 2:
+                    await server.stop(1, lambda: None)
+                    await giving
+            if number % 3 != 2:
+                async with system.worker_process():
+                    await giving
         async with system.worker():
             outcome = await outcome_at_close(handle)
         lines = await said(system, raw)
     assert (outcome.failure, outcome.summary) == (None, "Done.")
     assert_verified(outcome)
     assert [each["id"] for each in lines if "fields" in each] == [each["id"] for each in lines if "by" in each]
-    assert len(lines) == 2 * rounds
+    assert len(lines) == 2 * ANSWERS
+
+
+async def end(worker: Process) -> None:
+    worker.kill()
+    await worker.wait()
+
+
+async def until_delivering(handle: WorkflowHandle[Any, Any], question: Question) -> None:
+    async for event in handle.fetch_history_events(wait_new_event=True):
+        step = event.activity_task_scheduled_event_attributes
+        if question.id.encode() in step.input.SerializeToString():
+            return
