@@ -46,8 +46,11 @@ class Asking:
         return [pending.question for pending in self._known.values() if self._waits(pending)]
 
     async def ask(self, question: Question) -> None:
-        """Takes a question, and rejects it when its time is over. A worker may send it again."""
+        """Takes a question, and rejects it when its time is over. A worker may send it again, or as withdrawn."""
         attempt = self._run.current
+        if question.withdrawn:
+            self._end(self._known.get(question.id))
+            return
         if attempt is None or question.attempt != attempt.key.attempt or question.id in self._known:
             return
         limit = timedelta(seconds=self._run.config.ask_timeout_sec)
@@ -64,8 +67,9 @@ class Asking:
         except TimeoutError:
             await workflow.wait_condition(lambda: pending.by is None or not self._waits(pending))
             if self._waits(pending):
-                with suppress(MessageNotDelivered):
+                with suppress(MessageNotDelivered):  # then the agent does not ask this any more
                     await self._give(pending, self._rejection(question, nobody))
+                self._end(pending)
 
     async def answer(self, answer: Answer) -> Delivery:
         """Gives the agent an answer, however long its pod cannot be reached.
@@ -91,10 +95,14 @@ class Asking:
         except MessageNotDelivered:
             pending.by = None
             raise
-        pending.is_over = True
         self._run.note(f"{answer.by} answered a question of the agent in attempt {delivery.attempt}")
-        self._show()
+        self._end(pending)
         return delivery
+
+    def _end(self, pending: Pending | None) -> None:
+        if pending is not None and not pending.is_over:
+            pending.is_over = True
+            self._show()
 
     def _waits(self, pending: Pending) -> bool:
         return not pending.is_over and self._run.current is pending.attempt and self._run.is_at_work

@@ -226,6 +226,7 @@ export interface Question {
       ];
   id: string;
   kind: "permission" | "question";
+  withdrawn?: boolean;
 }
 export interface QuestionField {
   many?: boolean;

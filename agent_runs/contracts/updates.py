@@ -98,6 +98,7 @@ class Question(PaperclipContract):
         id: unique in the run.
         fields: of a permission one, whose options give it.
         asked_at: when the run learned of it.
+        withdrawn: the agent has ended it itself, so nobody can answer it any more.
     """
 
     id: QuestionId
@@ -105,6 +106,7 @@ class Question(PaperclipContract):
     kind: Literal["permission", "question"]
     fields: tuple[QuestionField, ...] = Field(min_length=1, max_length=8)
     asked_at: datetime | None = None
+    withdrawn: bool = False
 
     @property
     def title(self) -> str:

@@ -27,7 +27,8 @@ class Questions:
         self._attempt = attempt
         self._ask = ask
         self._open: dict[str, Question] = {}
-        self._sent: set[str] = set()
+        self._withdrawn: dict[str, Question] = {}
+        self._sent: set[Question] = set()
         self._changed = asyncio.Event()
 
     def add(self, lines: Iterable[Line]) -> None:
@@ -41,21 +42,26 @@ class Questions:
             content = json.loads(line.data)["question"]
             name = f"{self._attempt}-{content['id']}"
             if line.data.startswith(_ANSWERED):
-                self._open.pop(name, None)
+                asked = self._open.pop(name, None)
+                if asked is not None and not content.get("by"):
+                    self._withdrawn[name] = asked.model_copy(update={"withdrawn": True})
             else:
                 self._open[name] = Question.model_validate({**content, "id": name, "attempt": self._attempt})
             self._changed.set()
 
     async def send(self) -> None:
-        """Send each to the run, once; does not end. A question that is answered by then is not sent."""
+        """Send each to the run, once, and that the agent has withdrawn one; does not end.
+
+        A question that is answered by then is not sent.
+        """
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for name, question in list(self._open.items()):
-                if name in self._sent:
+            for question in (*self._open.values(), *self._withdrawn.values()):
+                if question in self._sent:
                     continue
                 if await self._ask(question):
-                    self._sent.add(name)
+                    self._sent.add(question)
                 else:
                     self._changed.set()
             if self._changed.is_set():

@@ -53,7 +53,7 @@ def test_a_question_is_sent_once_and_again_while_temporal_does_not_take_it() -> 
 
 
 def test_a_question_that_is_answered_by_then_is_not_sent() -> None:
-    lines = [line("question_asked", ASKED), line("question_answered", {"id": "per_1"})]
+    lines = [line("question_asked", ASKED), line("question_answered", {"id": "per_1", "by": "Ada"})]
     assert run_in_virtual_time(sent(Run(), lines)) == []
     away = Run(refuses=3)
     assert run_in_virtual_time(sent(away, lines[:1], lines[1:])) == ["2-per_1"]
@@ -76,3 +76,12 @@ def test_a_text_that_has_grown_by_the_name_of_a_secret_is_cut_and_sent() -> None
     long = {**ASKED, "fields": [{"text": "s" * 5000, "options": [{"label": "l" * 5000}]}]}
     assert run_in_virtual_time(sent(run, [line("question_asked", long)])) == ["2-per_1"]
     assert len(run.asked[0].title) == len(run.asked[0].fields[0].options[0].label) == 2000
+
+
+def test_a_question_that_the_agent_has_ended_itself_is_sent_as_withdrawn_also_by_another_worker() -> None:
+    lines = [line("question_asked", ASKED), line("question_answered", {"id": "per_1", "by": "", "answers": []})]
+    one, another = Run(refuses=1), Run()
+    run_in_virtual_time(sent(one, lines[:1], lines[1:], [line("text", {})]))
+    run_in_virtual_time(sent(another, lines))
+    assert [question.withdrawn for question in one.asked] == [False, True]
+    assert [question.withdrawn for question in another.asked] == [True]

@@ -86,6 +86,25 @@ async def test_a_permission_that_somebody_refuses_is_named_and_the_turn_goes_on(
     assert words in tool["content"]
 
 
+async def test_a_request_that_opencode_ends_itself_is_over(tmp_path: Path) -> None:
+    """With one permission of a step OpenCode 1 refuses the others."""
+    async with serving(tmp_path, bash="ask") as served:
+        both = {"tools": [*bash("echo heron")["tools"], *bash("echo stork")["tools"]]}
+        turn = served.turn(script(both, bash("echo third"), {"text": "Done."}), asks=True)
+        driver = await served.start(turn)
+        second = await asked(turn, 2)
+        answer(turn, (await asked(turn))["id"], [])
+        third = await asked(turn, 3)
+        async with asyncio.timeout(60):
+            while len(lines_of(turn, "question_answered")) < 2:  # noqa: ASYNC110 - another process's file
+                await asyncio.sleep(0.05)
+        answer(turn, third["id"], [["Allow once"]], 2)
+        ours = await ended(driver, turn)
+    assert (ours.end["code"], ours.report.summary) == (0, "Done.")
+    over = [(line["question"]["id"], line["question"]["by"]) for line in lines_of(turn, "question_answered")]
+    assert over[1:] == [(second["id"], ""), (third["id"], "Ada")]
+
+
 async def test_a_question_is_answered_with_what_was_chosen_and_with_own_words(served: Served) -> None:
     turn = served.turn(script(question_tool(COLOUR, SIZES), {"text": "Done."}), asks=True, asks_questions=True)
     driver = await served.start(turn)

@@ -134,6 +134,26 @@ async def test_a_question_that_nobody_answers_in_time_is_rejected_by_name(
     assert any("nobody answered within 1 s" in each for each in outcome.warnings)
 
 
+@pytest.mark.parametrize("withdrawn", [True, False], ids=["withdrawn", "no longer asked when its time is over"])
+async def test_a_question_that_the_agent_does_not_ask_any_more_is_over(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, withdrawn: bool
+) -> None:
+    request = configured(request_of_a_run, ask_timeout_sec=3600 if withdrawn else 1, timeout_sec=3600)
+    gone = fail_with(MessageNotDelivered("the agent does not ask this any more"))
+    async with asking(temporal, queue, request, tell_agent=gone) as (handle, agent, _):
+        (question,) = await open_questions(handle)
+        if withdrawn:
+            await handle.signal(updates.ASKED, question.model_copy(update={"withdrawn": True}))
+        async with asyncio.timeout(60):
+            while await open_questions(handle):  # noqa: ASYNC110 - a question ends without an event
+                await asyncio.sleep(0.05)
+        assert "**phase**: `running`" in await details_of(handle)
+        with pytest.raises(MessageNotDelivered, match="the agent does not ask this"):
+            await answer(handle, request.key, SEALER, question, (("Allow once",),), "ada")
+        await agent.end()
+        assert (await outcome_at_close(handle)).failure is None
+
+
 async def test_the_time_for_an_answer_does_not_count_as_the_agents_run_time(
     temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:

@@ -133,7 +133,11 @@ def field(asked: str, options: object, value: str, *, many: bool = False, own_wo
 
 
 def answered(question: str, by: str, answers: Sequence[Sequence[str]]) -> Line:
-    """The line of an answer that has reached the agent; without any choice it is a rejection."""
+    """The line of an answer that has reached the agent; without any choice it is a rejection.
+
+    Args:
+        by: empty if the agent has ended the question itself.
+    """
     return Line(ANSWERED, {"question": {"id": question, "by": by, "answers": answers}})
 
 

@@ -385,7 +385,12 @@ class ServedTurn(ABC):
     # what the agent asks
 
     def _take_requests(self) -> None:
-        for asked in self._requests():
+        """Take what waits for an answer. What no longer does, OpenCode has ended itself: nobody can answer it."""
+        waiting = {asked.id: asked for asked in self._requests()}
+        for gone in self._asked.keys() - waiting.keys() - {self._state.answering}:
+            del self._asked[gone]
+            self._record.write(answered(gone, "", ()))
+        for asked in waiting.values():
             self._ask(asked)
 
     def _ask(self, asked: Asked) -> None:
