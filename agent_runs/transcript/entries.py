@@ -195,6 +195,8 @@ def _question(question: dict[str, Any]) -> Entry:
     if "fields" not in question:
         chosen = "; ".join(", ".join(map(str, each)) for each in _lists(question.get("answers")))
         by = visible_line(question.get("by"), ENTRY_TITLE_LIMIT)
+        if not by:
+            return Entry("log", "the agent does not ask this any more")
         return Entry("log", visible_line(f"answer of {by}: {chosen or 'rejected'}", LOG_LIMIT))
     asked = [as_object(each) for each in _lists(question["fields"], dict)]
     choices = [[as_object(option).get("label") for option in _lists(each.get("options"), dict)] for each in asked]

@@ -130,6 +130,28 @@ def test_an_error_shows_its_name_status_and_text() -> None:
     assert screen_text(parsed).split() == ["✗", "APIError", "401", "Incorrect", "API", "key", "provided."]
 
 
+def test_what_was_asked_and_answered_is_one_line_each() -> None:
+    sizes = {"text": "Sizes\x1b[31m?", "options": [{"label": "S"}, {"label": "L"}]}
+    shown: dict[str, tuple[str, dict[str, object]]] = {
+        "question: Sizes? [S, L]; Why? []": ("asked", {"fields": [sizes, {"text": "Why?"}]}),
+        "answer of Ada: S, L; because": ("answered", {"by": "Ada", "answers": [["S", "L"], ["because"]]}),
+        "answer of Ada: rejected": ("answered", {"by": "Ada", "answers": []}),
+        "the agent does not ask this any more": ("answered", {"by": ""}),
+    }
+    for text, (kind, question) in shown.items():
+        with case(text):
+            line = json.dumps({"type": f"question_{kind}", "question": {"id": "1", **question}}).encode()
+            assert screen_text(entry(line) or Entry("log", "")).strip() == text
+
+
+@given(JSON)
+def test_a_question_of_any_shape_is_shown(question: object) -> None:
+    for kind in ("question_asked", "question_answered"):
+        parsed = entry(json.dumps({"type": kind, "question": question}).encode())
+        assert parsed is not None
+        assert not UNSAFE.search(screen_text(parsed))
+
+
 def test_a_steps_usage_is_one_line() -> None:
     tokens = {"input": 1000, "output": 20, "reasoning": 0, "cache": {"read": 9000, "write": 200}}
     parsed = entry(event("step_finish", tokens=tokens, cost=0.0006, reason="stop"))

@@ -87,13 +87,13 @@ async def test_a_permission_that_somebody_refuses_is_named_and_the_turn_goes_on(
 
 
 async def test_a_request_that_opencode_ends_itself_is_over(tmp_path: Path) -> None:
-    """With one permission of a step OpenCode 1 refuses the others."""
+    """A permission that is always given answers the requests of its kind that wait."""
     async with serving(tmp_path, bash="ask") as served:
         both = {"tools": [*bash("echo heron")["tools"], *bash("echo stork")["tools"]]}
-        turn = served.turn(script(both, bash("echo third"), {"text": "Done."}), asks=True)
+        turn = served.turn(script(both, bash("printf third"), {"text": "Done."}), asks=True)
         driver = await served.start(turn)
         second = await asked(turn, 2)
-        answer(turn, (await asked(turn))["id"], [])
+        answer(turn, (await asked(turn))["id"], [["Always allow"]])
         third = await asked(turn, 3)
         async with asyncio.timeout(60):
             while len(lines_of(turn, "question_answered")) < 2:  # noqa: ASYNC110 - another process's file
