@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +23,8 @@ from tests.runs.system import System
 from tests.support.ends import assert_verified
 
 pytestmark = pytest.mark.slow
-ANSWERS = 30
+ANSWERS = int(os.environ.get("TEST_ANSWERS", "6"))
+"""In one run, each with something that goes away."""
 ASKS = {"permission": {"bash": "ask"}}
 COLOUR = {"question": "Which bird?", "header": "Bird", "options": [{"label": "Heron", "description": "a grey one"}]}
 
@@ -134,7 +136,7 @@ async def test_an_agent_that_has_rested_asks_in_its_next_run(system: System) -> 
 
 
 @pytest.mark.timeout(1800)
-async def test_30_answers_are_delivered_once_although_worker_and_temporal_go_away_in_turn(tmp_path: Path) -> None:
+async def test_answers_are_delivered_once_although_worker_and_temporal_go_away_in_turn(tmp_path: Path) -> None:
     """In turn: a worker is killed once it has the delivery; one is killed before the answer; Temporal is stopped as the
     answer is given."""
     steps = [bash(f"echo {number}") for number in range(ANSWERS)]
