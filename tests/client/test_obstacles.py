@@ -1,5 +1,6 @@
 """What keeps a run from going on, out of what Temporal describes: no server, any state."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,9 +12,10 @@ from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType, Timeout
 from temporalio.api.failure.v1 import ApplicationFailureInfo, Failure, TimeoutFailureInfo
 from temporalio.api.workflow.v1 import PendingActivityInfo, PendingWorkflowTaskInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
-from temporalio.client import WorkflowExecutionDescription
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 
-from agent_runs.client.obstacles import Obstacle, Workers, obstacles_of
+from agent_runs.client.obstacles import Obstacle, Workers, obstacles_of, read_obstacles
+from agent_runs.client.timeline import Step
 from agent_runs.contracts.messages import StartProgress, StreamProgress
 from tests.support.cases import case
 
@@ -140,3 +142,24 @@ def test_a_step_may_wait_for_two_seconds_before_that_is_an_obstacle() -> None:
     for waited, number in ((1.999, 0), (2, 1)):
         progress = StartProgress(reason="phase=Pending", since=NOW - timedelta(seconds=waited))
         assert len(found(reporting(progress.model_dump_json().encode()))) == number
+
+
+@dataclass(frozen=True)
+class FakeHandle:
+    """A run with one step that fails again and again."""
+
+    status: WorkflowExecutionStatus
+
+    async def describe(self) -> SimpleNamespace:
+        failing = pending(STARTED, 3, last_started_time=Timestamp(), last_failure=UNAVAILABLE)
+        failing.last_started_time.FromDatetime(datetime.now(UTC))
+        raw = DescribeWorkflowExecutionResponse(pending_activities=[failing])
+        return SimpleNamespace(status=self.status, task_queue="agent-runs", raw_description=raw)
+
+
+async def test_since_when_a_step_fails_is_that_of_its_open_try_and_not_of_an_earlier_attempt() -> None:
+    steps = [Step("create_job", NOW - timedelta(hours=1), ended=NOW), Step("create_job", NOW)]
+    for status, since in ((WorkflowExecutionStatus.RUNNING, [NOW]), (WorkflowExecutionStatus.COMPLETED, [])):
+        handle = cast("WorkflowHandle[Any, Any]", FakeHandle(status))
+        with case(status):
+            assert [each.since for each in await read_obstacles(cast("Client", None), handle, steps)] == since

@@ -374,6 +374,14 @@ def test_a_new_reason_starts_a_timeout_of_its_own() -> None:
     assert timeouts.apply(second, later + timedelta(seconds=29)) == second
 
 
+def test_a_reason_whose_details_change_keeps_its_timeout() -> None:
+    timeouts = StartTimeouts(schedule=timedelta(minutes=10), start=timedelta(minutes=10), began=BEGAN)
+    for seconds in range(40):
+        state = diagnose(pod(waiting("CreateContainerConfigError", f"try {seconds}")), job())
+        judged = timeouts.apply(state, BEGAN + timedelta(seconds=seconds))
+        assert isinstance(judged, Failing if seconds >= 30 else Waiting)
+
+
 # the corpus
 
 

@@ -17,7 +17,7 @@ from agent_runs.logs.stored_output import Tally
 from agent_runs.transcript.lines import Line
 from tests.logs.kubelet import BEGIN, Log, framed
 from tests.logs.one_connection import fed, resume
-from tests.support.lines import checksum_of
+from tests.support.lines import checksum_of, log_line
 
 LINE = st.one_of(
     st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")),
@@ -483,6 +483,13 @@ def test_only_equal_checksums_verify_a_receipt(whole: bool, totals: dict[str, ob
     counted = tally()
     counted.whole = whole
     assert counted.receipt(last_of(OUTPUTS, **totals)).state == state
+
+
+def test_one_line_that_may_be_incomplete_makes_all_of_an_output_so() -> None:
+    for incomplete, state in ((None, "unverified"), (1, "differs"), (2, "differs"), (3, "differs")):
+        counted = Tally()
+        counted.add([log_line(number, "stdout", b"x", whole=number != incomplete) for number in (1, 2, 3)])
+        assert counted.receipt(None).state == Tally.of(str(counted)).receipt(None).state == state
 
 
 def test_a_log_of_which_nothing_could_be_read_is_unverified() -> None:

@@ -299,9 +299,11 @@ def test_the_processes_of_a_silent_agent_are_listed_if_its_node_answers() -> Non
     async def processes(container: TimedContainer) -> tuple[str, ...]:
         return await SilenceProof(container, container.pod_ref).processes()
 
-    listing = b"20 1 500 3 opencode\n21 20 400 0 make all \x1b[1m\n22 20 4\nno line of it\n"
+    listing = b"20 1 500 3 opencode\n21 20 400 0 make all \x1b[1m\n22 20 4\nno line of it\n" + b"23 20 4 0 %b\n" % (
+        b"x" * 40
+    )
     silent = TimedContainer(work=lambda _: listing)
-    assert run_in_virtual_time(processes(silent)) == ("opencode", "make all")
+    assert run_in_virtual_time(processes(silent)) == ("opencode", "make all", "x" * 40)
     assert run_in_virtual_time(processes(TimedContainer(outages=[(0, 1)]))) == ()
     assert run_in_virtual_time(processes(TimedContainer())) == ()
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_runs.contracts.errors import InvalidRequest, PaperclipBudgetExceeded
-from agent_runs.contracts.request import MAX_WORKSPACES, RunRequest
+from agent_runs.contracts.request import MAX_WORKSPACES, AdapterConfig, RunRequest
 from agent_runs.contracts.start import HostTexts
 from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare
 from tests.paperclip.contexts import NAMES, captured, minimal, opened, with_value
@@ -330,6 +330,16 @@ def test_no_secret_is_in_the_request() -> None:
     assert CANARY not in repr(result)
     assert CANARY not in str(result.request.notes)
     assert result.request.context.paperclip_workspace.repo_url == "https://git.example/repo.git"
+
+
+def test_no_object_that_holds_secrets_shows_one() -> None:
+    prose = {"promptTemplate": None, "bootstrapPromptTemplate": None}
+    secrets = prepare(planted()).secrets
+    assert CANARY in str(secrets.auth_token)
+    for holder in (secrets, AdapterConfig.model_validate({**planted()["config"], **prose})):
+        with case(type(holder)):
+            assert CANARY in f"{holder.mcp_servers} {holder.opencode}"
+            assert CANARY not in repr(holder)
 
 
 def test_an_opencode_configuration_may_be_the_text_of_an_object() -> None:

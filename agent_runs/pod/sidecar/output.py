@@ -175,7 +175,6 @@ class Output:
             self.truncated = True
             stream.begin = stream.at = 0
             stream.emptied_at, stream.partial_since = self.number, None
-            self._was_partial = True
         if size == stream.at:
             return False
         data = os.pread(stream.file, BLOCK, stream.at)
