@@ -138,10 +138,40 @@ def test_a_step_that_says_nothing_of_the_kind_does_not_wait() -> None:
     assert found(reporting(b'{"reason": "an earlier try"}', SCHEDULED, scheduled_time=ago(1))) == []
 
 
-def test_a_step_may_wait_for_two_seconds_before_that_is_an_obstacle() -> None:
-    for waited, number in ((1.999, 0), (2, 1)):
-        progress = StartProgress(reason="phase=Pending", since=NOW - timedelta(seconds=waited))
-        assert len(found(reporting(progress.model_dump_json().encode()))) == number
+def test_what_is_usual_for_seconds_is_an_obstacle_afterwards() -> None:
+    def waits(seconds: float) -> list[Obstacle]:
+        progress = StartProgress(reason="phase=Pending", since=NOW - timedelta(seconds=seconds))
+        return found(reporting(progress.model_dump_json().encode()))
+
+    def offered(seconds: float, attempt: int = 1, polled: float = 0) -> list[Obstacle]:
+        step = pending(SCHEDULED, attempt, scheduled_time=ago(seconds), last_failure=UNAVAILABLE)
+        return found(step, polled=NOW - timedelta(seconds=polled))
+
+    def offered_run(seconds: float) -> list[Obstacle]:
+        task = PendingWorkflowTaskInfo(attempt=1, original_scheduled_time=ago(seconds))
+        return found(task=task, polled=NOW)
+
+    def tried(seconds: float) -> list[Obstacle]:
+        return found(pending(STARTED, 2, last_started_time=ago(seconds), last_failure=UNAVAILABLE))
+
+    shown = {
+        "a step waits": [waits(1.999), waits(2)],
+        "nobody takes a step": [offered(5), offered(5.001)],
+        "nobody takes a repeated step": [offered(4.999, 2), offered(5, 2), offered(5.001, 2)],
+        "nobody takes a run": [offered_run(5), offered_run(5.001)],
+        "workers are silent": [offered(9, polled=70), offered(9, polled=70.001)],
+        "a repeated step works": [tried(19.999), tried(20)],
+    }
+    assert {
+        name: ["".join(each.kind for each in obstacles) for obstacles in tries] for name, tries in shown.items()
+    } == {
+        "a step waits": ["", "step_waits"],
+        "nobody takes a step": ["", "worker_busy"],
+        "nobody takes a repeated step": ["step_fails", "", "worker_busy"],
+        "nobody takes a run": ["", "worker_busy"],
+        "workers are silent": ["worker_busy", "no_worker"],
+        "a repeated step works": ["step_fails", ""],
+    }
 
 
 @dataclass(frozen=True)
