@@ -263,3 +263,8 @@ def test_no_number_of_the_policy_is_negative_and_0_is_one() -> None:
             assert Policy.parse(f"max: {{{name}: 0}}", "p.yaml")
             with pytest.raises(InvalidRequest, match=rf"line 1: max\.{name}: "):
                 Policy.parse(f"max: {{{name}: -1}}", "p.yaml")
+
+
+def test_of_a_long_value_that_is_refused_80_characters_are_quoted() -> None:
+    address = f"https://elsewhere.example/{'x' * 80}"
+    assert refusal({"paperclipApiUrl": address}).startswith(f"paperclipApiUrl: '{address[:80]}' is not allowed")

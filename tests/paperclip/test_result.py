@@ -307,6 +307,13 @@ def test_the_result_is_bounded_whatever_the_agent_wrote() -> None:
     assert len(json.dumps(result.result_json)) < 40_000
 
 
+def test_the_result_names_the_failures_of_the_last_ten_attempts() -> None:
+    codes = sorted(FAILURES)[:12]
+    attempts = tuple(AttemptReport(attempt=n, job_name="j", failure_code=code) for n, code in enumerate(codes, 1))
+    facts = outcome(REQUEST, failure=NO_NODE, attempts=attempts).result_json
+    assert (facts["attempts"], facts["attemptFailures"]) == (12, codes[2:])
+
+
 def test_the_result_names_the_transcript_and_the_state_of_its_receipt() -> None:
     receipt = OutputReceipt(state="differs", lines=3, gaps=(Gap(after_sequence=1),), checksum="abc")
     result = outcome(REQUEST, report=SUCCESS, receipt=receipt, transcript="run/1", notes=["left a session"])

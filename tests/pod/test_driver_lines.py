@@ -290,3 +290,15 @@ def test_the_length_of_a_text_that_grows_is_that_of_all_that_came() -> None:
         growth.add("prt_1", delta)
         lengths += [line.content["length"] for line in growth.due(now)]
     assert lengths == [1, 3, 3 + MAX_TEXT]
+
+
+def test_no_more_than_32_texts_grow_at_once() -> None:
+    growth = Growth()
+    for part in map(str, range(40)):
+        growth.begin(part, "msg_1", "text", 0)
+        growth.add(part, "x")
+    assert [line.content["partID"] for line in growth.due(1)] == [str(part) for part in range(32)]
+    growth.end("0")
+    growth.begin("40", "msg_1", "text", 1)
+    growth.add("40", "x")
+    assert [line.content["partID"] for line in growth.due(2)] == ["40"]
