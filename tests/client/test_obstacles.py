@@ -13,6 +13,7 @@ from temporalio.api.failure.v1 import ApplicationFailureInfo, Failure, TimeoutFa
 from temporalio.api.workflow.v1 import PendingActivityInfo, PendingWorkflowTaskInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.common import TypedSearchAttributes
 
 from agent_runs.client.obstacles import Obstacle, Workers, obstacles_of, read_obstacles
 from agent_runs.client.timeline import Step
@@ -184,7 +185,10 @@ class FakeHandle:
         failing = pending(STARTED, 3, last_started_time=Timestamp(), last_failure=UNAVAILABLE)
         failing.last_started_time.FromDatetime(datetime.now(UTC))
         raw = DescribeWorkflowExecutionResponse(pending_activities=[failing])
-        return SimpleNamespace(status=self.status, task_queue="agent-runs", raw_description=raw)
+        none = TypedSearchAttributes([])
+        return SimpleNamespace(
+            status=self.status, task_queue="agent-runs", raw_description=raw, typed_search_attributes=none
+        )
 
 
 async def test_since_when_a_step_fails_is_that_of_its_open_try_and_not_of_an_earlier_attempt() -> None:
