@@ -4,21 +4,42 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DefaultFailureConverter, PayloadConverter
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
 
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.tracing import close, interceptors
+from agent_runs.contracts.errors import FAILURES
 
 EXIT_DELAY_SEC: Final = 0.3
 """Wait before the event loop of a process ends. Without it one process in four aborts, because the SDK's native threads
 call into a Python that ends. Source: temporalio/sdk-python#300; measured 3 of 12 without and 0 of 12 with it."""
 
 Result = TypeVar("Result")
+
+
+class FailureConverter(DefaultFailureConverter):
+    """Leaves out the stacks of a named failure and of its causes. Only an error without a name needs one."""
+
+    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        super().to_failure(exception, payload_converter, failure)
+        if failure.application_failure_info.type not in FAILURES:
+            return
+        each = failure
+        each.ClearField("stack_trace")
+        while each.HasField("cause"):
+            each = each.cause
+            each.ClearField("stack_trace")
+
+
+DATA_CONVERTER: Final = replace(pydantic_data_converter, failure_converter_class=FailureConverter)
 
 
 class TemporalUnreachable(Exception):
@@ -47,7 +68,7 @@ async def connect(settings: ClientSettings, runtime: Runtime | None = None, prog
             api_key=server.api_key.get_secret_value() if server.api_key else None,
             tls=server.tls,
             rpc_metadata=server.metadata,
-            data_converter=pydantic_data_converter,
+            data_converter=DATA_CONVERTER,
             runtime=runtime,
             interceptors=interceptors(settings, program),
         )

@@ -5,9 +5,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
+from agent_runs.client.connection import DATA_CONVERTER
 from tests.support.ran import note_temporal
 from workflows.attributes import ALL
 
@@ -22,7 +22,7 @@ async def start_temporal(**options: Any) -> WorkflowEnvironment:
     note_temporal(program)
     return await WorkflowEnvironment.start_local(
         dev_server_existing_path=program,
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         search_attributes=list(ALL),
         dev_server_log_level="error",
         dev_server_startup_timeout=timedelta(minutes=2),

@@ -1,10 +1,14 @@
 """A run closes with the status that it deserves, and an ended run never looks like one that works."""
 
 import asyncio
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close
 from agent_runs.client.runs import find_by_key
@@ -40,6 +44,34 @@ async def test_a_failed_run_closes_failed_with_its_code_and_its_outcome(
     assert getattr(failed.value.cause, "type", None) == code
     assert outcome == fetched
     assert outcome.error_code == code
+
+
+async def test_a_named_failure_has_no_stack_in_temporal_and_a_bug_has_its_own(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    async def refused(_input: object) -> None:
+        try:
+            int("the cluster's own error")
+        except ValueError as error:
+            raise PodScheduleFailed("no node fits") from error
+
+    bug = fail_with(ApplicationError("a bug", type="KeyError", non_retryable=True))
+    async with running_worker(temporal, queue, FakeActivities({"await_schedule": refused, "finish": bug})) as start:
+        handle = await start(request_of_a_run)
+        await outcome_at_close(handle)
+        stacks = [stack async for event in handle.fetch_history_events() for stack in _stacks(event)]
+    assert [code for code, stack in stacks if stack] == ["KeyError"]
+    assert {code for code, stack in stacks if not stack} >= {PodScheduleFailed.code}
+    assert [stack for _, stack in stacks if "fake_activities.py" in stack]
+
+
+def _stacks(event: HistoryEvent) -> Iterator[tuple[str, str]]:
+    """The type and the stack of each failure that an event has, with those behind it."""
+    for _, attributes in event.ListFields():
+        failure = getattr(attributes, "failure", None)
+        while isinstance(failure, Failure):
+            yield failure.application_failure_info.type, failure.stack_trace
+            failure = failure.cause if failure.HasField("cause") else None
 
 
 async def test_a_timed_out_run_closes_failed_with_the_code_timeout(
