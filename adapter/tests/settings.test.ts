@@ -31,6 +31,7 @@ test("without any setting everything has the worker's defaults", () => {
     logFormat: "auto",
     readableFolders: [],
     reconcile: true,
+    names: true,
   });
 });
 
