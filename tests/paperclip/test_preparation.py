@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agent_runs.contracts.errors import InvalidRequest, PaperclipBudgetExceeded
 from agent_runs.contracts.request import MAX_WORKSPACES, AdapterConfig, RunRequest
 from agent_runs.contracts.start import HostTexts
-from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, VARIABLE_LIMIT, prepare
+from agent_runs.paperclip.preparation import BULKY_LIMIT, NESTING_LIMIT, REQUEST_LIMIT, VARIABLE_LIMIT, prepare
 from tests.paperclip.contexts import NAMES, captured, minimal, opened, with_value
 from tests.support.cases import case
 
@@ -506,3 +506,14 @@ def test_a_run_without_any_budget_left_in_paperclip_is_refused_by_name(spent: in
     with pytest.raises(PaperclipBudgetExceeded, match=rf"\${spent / 100:.2f} of \$2.00") as caught:
         prepare(budgeted(budgetMonthlyCents=200, spentMonthlyCents=spent))
     assert caught.value.type == "paperclip_budget_exceeded"
+
+
+def test_a_request_may_fill_a_history_to_the_byte_and_no_further() -> None:
+    def room(arguments: list[str]) -> int:
+        return REQUEST_LIMIT - len(prepare(minimal(extraArgs=arguments)).request.model_dump_json().encode())
+
+    comma, argument = len('"",'), "z" * 3000
+    arguments = [argument] * (room([""]) // (len(argument) + comma))
+    rest = room(arguments) - comma
+    assert room([*arguments, "z" * rest]) == 0
+    assert "config.extraArgs is too long" in refusal(minimal(extraArgs=[*arguments, "z" * (rest + 1)]))

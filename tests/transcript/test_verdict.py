@@ -301,6 +301,18 @@ def test_a_step_is_counted_once_however_often_its_line_comes() -> None:
     assert code(report) is None
 
 
+def test_an_agent_that_ends_well_without_a_word_does_not_say_that_it_knows_no_session() -> None:
+    for resumed, unknown in ((SESSION, False), ("no id of OpenCode's", True)):
+        with case(resumed):
+            assert folded(resumed=resumed).report(ContainerEnd(exit_code=0)).unknown_session is unknown
+
+
+def test_the_first_twenty_errors_of_an_attempt_are_kept() -> None:
+    errors = [json.dumps({"type": "error", "error": {"name": f"Error{n}"}}).encode() for n in range(25)]
+    kept = folded(*errors).report(ContainerEnd(exit_code=1)).errors
+    assert [error.partition(":")[0] for error in kept] == [f"Error{n}" for n in range(20)]
+
+
 def test_a_session_that_opencode_does_not_find_is_unavailable_and_cleared() -> None:
     report = folded(stderr=(b"\x1b[91mError: \x1b[0mSession not found",), resumed=SESSION).report(
         ContainerEnd(exit_code=1)
