@@ -18,7 +18,6 @@ import {
 import { defineSearchAttributeKey, TypedSearchAttributes } from "@temporalio/common";
 import type { Join, Joined, RunStart } from "../generated/contracts.ts";
 import { InvalidRequest } from "./errors.ts";
-import { cut, type RunNames, summaryOf } from "./names.ts";
 import { executeUpdate, RunClosed, signalCollected, UpdatesSpent, UpdateTimedOut } from "./outcome.ts";
 import {
   attribute,
@@ -69,9 +68,8 @@ export interface Busy extends Omit<Ticket, "kind"> {
 
 export interface Wake {
   start: RunStart;
-  /** For people; none where the settings leave them out. */
-  names: RunNames;
-  /** For Temporal's lists: Paperclip's own key of the task, if it differs. */
+  /** For Temporal's lists; Paperclip's own key of the task, if it differs. */
+  agentName?: string;
   taskKey?: string;
   /** Seals the wake's own tokens, for an open run that it joins; called only then. */
   sealJoin(): Promise<string | undefined>;
@@ -288,20 +286,28 @@ async function waitForClose(run: Run, options: CallOptions, timeout = HOLDER_POL
   }
 }
 
-function startOf(temporal: Temporal, { start, names, taskKey }: Wake, caller: string): StartOptions {
+function startOf(temporal: Temporal, { start, agentName, taskKey }: Wake, caller: string): StartOptions {
   const { agentId, companyId, runId, task } = start;
   const keywords = { AgentId: agentId, CompanyId: companyId, PaperclipRunId: runId, TaskKey: taskKey || task };
   const pairs = Object.entries({ ...keywords, RunPhase: "queued" }).flatMap(([name, value]) =>
-    value ? [{ key: defineSearchAttributeKey(name, "KEYWORD"), value: cut(value, KEYWORD_BYTES) }] : [],
+    value ? [{ key: defineSearchAttributeKey(name, "KEYWORD"), value: cut(value) }] : [],
   );
   return {
     workflowId: workflowIdOf(agentId),
     taskQueue: temporal.taskQueue,
     args: [start],
-    memo: { caller, task: task ?? "", ...names },
+    memo: { caller, task: task ?? "" },
     typedSearchAttributes: new TypedSearchAttributes(pairs),
-    staticSummary: summaryOf(names, start),
+    staticSummary: cut(`${agentName || agentId}${task ? ` on ${task}` : ""}`),
     workflowIdReusePolicy: "ALLOW_DUPLICATE",
     workflowIdConflictPolicy: "FAIL",
   };
+}
+
+/** The text's whole characters within 200 bytes of UTF-8: Temporal bounds a search attribute and a summary in bytes. */
+function cut(text: string): string {
+  const bytes = Buffer.from(text);
+  let end = Math.min(bytes.length, KEYWORD_BYTES);
+  while (end < bytes.length && ((bytes[end] ?? 0) & 0xc0) === 0x80) end--;
+  return bytes.subarray(0, end).toString();
 }

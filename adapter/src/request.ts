@@ -7,7 +7,6 @@ import type { Binding, RunStart, SealedJoin, SealedMessage, SealedRun } from "..
 import { type Wake, workflowIdOf } from "./attach.ts";
 import { InvalidRequest } from "./errors.ts";
 import { hostTexts } from "./host-texts.ts";
-import { namesOf } from "./names.ts";
 import { type AdapterExecutionContext, objectOf } from "./paperclip.ts";
 import { PaperclipApi } from "./paperclip-api.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";
@@ -48,7 +47,7 @@ export async function prepare(
   const resumes = Object.keys(objectOf(ctx.runtime?.sessionParams)).length > 0;
   const wake: Wake = {
     start: { ...ids, sealed: await sealer.seal(content) },
-    names: settings.names ? namesOf(ctx) : {},
+    agentName: firstText(ctx.agent.name),
     taskKey: firstText(ctx.runtime?.taskKey),
     sealJoin: () => sealJoin(ctx, ids, sealer),
   };

@@ -66,9 +66,10 @@ const ABSOLUTE_URL =
  * @throws ConfigurationError naming every unknown or wrong setting; of Temporal's variables the first one.
  */
 export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject = {}) {
-  const { text, choice, isOn, temporal, throwProblems } = settingsReader(environment, config);
+  const { text, choice, temporal, throwProblems } = settingsReader(environment, config);
   const sealingKeyFile = text("SEALING_KEY_FILE") ?? join(homedir(), ".agent-runs", "sealing-key.json");
   const arePaths = (list: string) => list.split(":").every((path) => isAbsolute(path));
+  const isFlag = (word: string) => YES.test(word) || NO.test(word);
   const settings = {
     temporal: temporal(),
     taskQueue: text("TASK_QUEUE") ?? "agent-runs",
@@ -91,9 +92,7 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     logFormat: choice("RUN_LOG_FORMAT", ["auto", "events", "text"]),
     /** For the reconciler, where Paperclip requires a login. */
     boardApiKey: text("BOARD_API_KEY"),
-    reconcile: isOn("RECONCILE"),
-    /** The names of agent and task are in the memo and the summary of a run; else ids alone. */
-    names: isOn("NAMES"),
+    reconcile: !NO.test(text("RECONCILE", isFlag, "must be true or false") ?? "yes"),
   };
   throwProblems();
   return settings;
@@ -126,10 +125,6 @@ function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
     const chosen = text(name, (word) => choices.includes(word as T), `must be one of ${choices.join(", ")}`);
     return (chosen as T | undefined) ?? choices[0];
   }
-  /** A flag that is on without a setting. */
-  function isOn(name: string): boolean {
-    return !NO.test(text(name, (word) => YES.test(word) || NO.test(word), "must be true or false") ?? "yes");
-  }
   function temporal(): TemporalServer {
     try {
       return temporalServer(environment);
@@ -147,7 +142,7 @@ function settingsReader(environment: NodeJS.ProcessEnv, config: JsonObject) {
     problems.push(...unknown.map((field) => ({ field, remedy: "is not a setting: check its spelling" })));
     if (problems.length > 0) throw new ConfigurationError(...problems);
   }
-  return { text, choice, isOn, temporal, throwProblems };
+  return { text, choice, temporal, throwProblems };
 }
 
 /** A key file. The worker makes it, this side only reads: a key of its own would open nothing. */

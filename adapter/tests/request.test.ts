@@ -124,15 +124,7 @@ describe("the start of a run", () => {
 
   test("has Paperclip's names for Temporal's lists", async () => {
     const { wake } = await prepared(live(minimal({ runtime: { taskKey: "key" }, context: { taskId: "task" } })));
-    expect(wake).toMatchObject({ names: { agentName: "Ada" }, taskKey: "key" });
-  });
-
-  test.each(["false", "0", "off"])("has no names where a setting leaves them out: %s", async (names) => {
-    const context = { paperclipIssue: { identifier: "ACM-7", title: "A long task" } };
-    const named = await prepared(live(minimal({ context })));
-    expect(named.wake.names).toEqual({ agentName: "Ada", taskName: "ACM-7 A long task" });
-    const { wake } = await prepared(live(minimal({ context })), { settings: { AGENT_RUNS_NAMES: names } });
-    expect(wake.names).toEqual({});
+    expect(wake).toMatchObject({ agentName: "Ada", taskKey: "key" });
   });
 
   test("carries the configuration unchecked: the worker refuses what is wrong", async () => {

@@ -31,7 +31,6 @@ test("without any setting everything has the worker's defaults", () => {
     logFormat: "auto",
     readableFolders: [],
     reconcile: true,
-    names: true,
   });
 });
 

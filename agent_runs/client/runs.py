@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import SearchAttributeKey
 
-from agent_runs.client.names import RunNames
 from agent_runs.contracts.identity import WORKFLOW_TYPE, RunKey, workflow_id
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.syntax import IDENTIFIER
@@ -39,7 +38,6 @@ class RunSummary:
     """
 
     key: RunKey
-    names: RunNames
     workflow_id: str
     workflow_run_id: str
     phase: str
@@ -144,7 +142,6 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
             company_id=attribute(attributes.COMPANY_ID) or "",
             run_id=attribute(attributes.PAPERCLIP_RUN_ID) or "",
         ),
-        names=RunNames.of_memo(execution.raw_info.memo),
         workflow_id=execution.id,
         workflow_run_id=execution.run_id,
         phase=_phase(execution, attribute(attributes.RUN_PHASE)),

@@ -111,7 +111,6 @@ class ClientSettings(BaseSettings):
         temporal: the Temporal server, from `TEMPORAL_*` variables.
         traced: runs are traced, as `OTEL_*` variables say.
         web_ui: URL of Temporal's Web UI, for links to it.
-        names: the names of agent and task are in the memo and the summary of a run that is started; else ids alone.
         paperclip_pages_url: URL at which browsers open Paperclip, for links to its pages; None: no links.
         sealing_key_file: JWK of the sealing key; a worker creates a missing file, with mode 0600, unless `production`.
         transcripts_url: SQLAlchemy URL of the transcript store (`sqlite:///…`, `postgresql://…`); None: see
@@ -137,7 +136,6 @@ class ClientSettings(BaseSettings):
     traced: bool = False
     task_queue: str = "agent-runs"
     web_ui: str | None = None
-    names: bool = True
     paperclip_pages_url: PageUrl | None = None
     sealing_key_file: Path = DEFAULT_FOLDER / "sealing-key.json"
     transcripts_url: str | None = None

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from agent_runs.client.names import RunNames
 from agent_runs.client.wake import Wake
 from agent_runs.contracts.messages import PrepareRun
 from agent_runs.contracts.request import RunRequest
@@ -29,7 +28,7 @@ class FakeRequest(RunRequest):
             sealed=self.sealed,
             outcome_retention_sec=self.outcome_retention_sec,
         )
-        return Wake(start, RunNames(agent=self.agent.name), self.runtime.task_key or self.task_id, join=self.sealed)
+        return Wake(start, self.agent.name, self.runtime.task_key or self.task_id, join=self.sealed)
 
 
 def prepared(input: PrepareRun) -> RunRequest:

@@ -12,7 +12,6 @@ import aiohttp
 from starlette.types import ASGIApp, Message
 
 from agent_runs.client import links
-from agent_runs.client.names import RunNames
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.run_list import PAGE_RUNS, RunFilter, RunPage, RunsUnavailable
 from agent_runs.client.runs import RunSummary
@@ -60,7 +59,6 @@ def run_info(phase: str = "running", outcome: Outcome | None = None, **more: obj
     """RunInfo of the run, open unless there is an outcome."""
     run = RunSummary(
         key=key().run,
-        names=RunNames(),
         workflow_id="agent-run:ada",
         workflow_run_id="0001",
         phase=phase,
