@@ -18,6 +18,7 @@ import {
 import { defineSearchAttributeKey, TypedSearchAttributes } from "@temporalio/common";
 import type { Join, Joined, RunStart } from "../generated/contracts.ts";
 import { InvalidRequest } from "./errors.ts";
+import { memoOf, type Names, titleOf } from "./names.ts";
 import { executeUpdate, RunClosed, signalCollected, UpdatesSpent, UpdateTimedOut } from "./outcome.ts";
 import {
   attribute,
@@ -69,7 +70,7 @@ export interface Busy extends Omit<Ticket, "kind"> {
 export interface Wake {
   start: RunStart;
   /** For Temporal's lists; Paperclip's own key of the task, if it differs. */
-  agentName?: string;
+  names?: Names;
   taskKey?: string;
   /** Seals the wake's own tokens, for an open run that it joins; called only then. */
   sealJoin(): Promise<string | undefined>;
@@ -286,7 +287,7 @@ async function waitForClose(run: Run, options: CallOptions, timeout = HOLDER_POL
   }
 }
 
-function startOf(temporal: Temporal, { start, agentName, taskKey }: Wake, caller: string): StartOptions {
+function startOf(temporal: Temporal, { start, names = {}, taskKey }: Wake, caller: string): StartOptions {
   const { agentId, companyId, runId, task } = start;
   const keywords = { AgentId: agentId, CompanyId: companyId, PaperclipRunId: runId, TaskKey: taskKey || task };
   const pairs = Object.entries({ ...keywords, RunPhase: "queued" }).flatMap(([name, value]) =>
@@ -296,9 +297,9 @@ function startOf(temporal: Temporal, { start, agentName, taskKey }: Wake, caller
     workflowId: workflowIdOf(agentId),
     taskQueue: temporal.taskQueue,
     args: [start],
-    memo: { caller, task: task ?? "" },
+    memo: { caller, task: task ?? "", ...memoOf(names) },
     typedSearchAttributes: new TypedSearchAttributes(pairs),
-    staticSummary: cut(`${agentName || agentId}${task ? ` on ${task}` : ""}`),
+    staticSummary: cut(titleOf(names, agentId, task)),
     workflowIdReusePolicy: "ALLOW_DUPLICATE",
     workflowIdConflictPolicy: "FAIL",
   };

@@ -7,6 +7,7 @@ import type { Binding, RunStart, SealedJoin, SealedMessage, SealedRun } from "..
 import { type Wake, workflowIdOf } from "./attach.ts";
 import { InvalidRequest } from "./errors.ts";
 import { hostTexts } from "./host-texts.ts";
+import { namesIn } from "./names.ts";
 import { type AdapterExecutionContext, objectOf } from "./paperclip.ts";
 import { PaperclipApi } from "./paperclip-api.ts";
 import type { PaperclipHelpers } from "./paperclip-helpers.ts";
@@ -47,7 +48,7 @@ export async function prepare(
   const resumes = Object.keys(objectOf(ctx.runtime?.sessionParams)).length > 0;
   const wake: Wake = {
     start: { ...ids, sealed: await sealer.seal(content) },
-    agentName: firstText(ctx.agent.name),
+    names: settings.names ? namesIn(ctx) : {},
     taskKey: firstText(ctx.runtime?.taskKey),
     sealJoin: () => sealJoin(ctx, ids, sealer),
   };

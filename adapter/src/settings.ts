@@ -70,6 +70,7 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
   const sealingKeyFile = text("SEALING_KEY_FILE") ?? join(homedir(), ".agent-runs", "sealing-key.json");
   const arePaths = (list: string) => list.split(":").every((path) => isAbsolute(path));
   const isFlag = (word: string) => YES.test(word) || NO.test(word);
+  const flag = (name: string) => !NO.test(text(name, isFlag, "must be true or false") ?? "yes");
   const settings = {
     temporal: temporal(),
     taskQueue: text("TASK_QUEUE") ?? "agent-runs",
@@ -84,6 +85,8 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     readableFolders: text("READABLE_FOLDERS", arePaths, "must be absolute paths, separated by ':'")?.split(":") ?? [],
     /** Paperclip's address as pods reach it. */
     paperclipApiUrl: text("PAPERCLIP_API_URL", isAbsoluteUrl, ABSOLUTE_URL),
+    /** The memo and the summary of a started run hold the names of its agent and task; without, its ids alone. */
+    names: flag("NAMES"),
     onBusy: choice("ON_BUSY", ["wait", "refuse"]),
     adapterType: choice("ADAPTER_TYPE", ADAPTER_TYPES),
     /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
@@ -92,7 +95,7 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     logFormat: choice("RUN_LOG_FORMAT", ["auto", "events", "text"]),
     /** For the reconciler, where Paperclip requires a login. */
     boardApiKey: text("BOARD_API_KEY"),
-    reconcile: !NO.test(text("RECONCILE", isFlag, "must be true or false") ?? "yes"),
+    reconcile: flag("RECONCILE"),
   };
   throwProblems();
   return settings;

@@ -92,10 +92,12 @@ describe("without a worker", () => {
   });
 
   it("sets memo, search attributes and a summary", async () => {
-    const request = aRequest();
+    const paperclipIssue = { identifier: "ACM-7", title: "A long task" };
+    const request = aRequest({ context: { taskId: "task-1", paperclipIssue } });
     const ticket = await attach(temporal, await wakeOf(request));
     const description = await temporal.runOf(ticket).describe();
-    expect(description.memo?.task).toBe("task-1");
+    const caller = expect.any(String);
+    expect(description.memo).toEqual({ caller, task: "task-1", agent_name: "Ada", task_name: "ACM-7 A long task" });
     expect(description.searchAttributes).toMatchObject({
       AgentId: [request.agent.id],
       CompanyId: ["acme"],
@@ -103,7 +105,15 @@ describe("without a worker", () => {
       TaskKey: ["task-1"],
       RunPhase: ["queued"],
     });
-    expect(await description.staticSummary()).toBe("Ada on task-1");
+    expect(await description.staticSummary()).toBe("Ada · ACM-7 A long task");
+  });
+
+  it("has ids alone for those who want no names in Temporal", async () => {
+    const request = aRequest();
+    const { names: _, ...wake } = await wakeOf(request);
+    const description = await temporal.runOf(await attach(temporal, wake)).describe();
+    expect(Object.keys(description.memo ?? {}).sort()).toEqual(["caller", "task"]);
+    expect(await description.staticSummary()).toBe(`${request.agent.id} · task-1`);
   });
 
   it("finds the run of an unanswered start, and no other run", async () => {

@@ -123,8 +123,12 @@ describe("the start of a run", () => {
   });
 
   test("has Paperclip's names for Temporal's lists", async () => {
-    const { wake } = await prepared(live(minimal({ runtime: { taskKey: "key" }, context: { taskId: "task" } })));
-    expect(wake).toMatchObject({ agentName: "Ada", taskKey: "key" });
+    const context = { taskId: "task", paperclipIssue: { identifier: "ACM-7", title: "A long task" } };
+    const ctx = live(minimal({ runtime: { taskKey: "key" }, context }));
+    const { wake } = await prepared(ctx);
+    expect(wake).toMatchObject({ names: { agent: "Ada", task: "ACM-7 A long task" }, taskKey: "key" });
+    const without = await prepared(ctx, { settings: { AGENT_RUNS_NAMES: "off" } });
+    expect(without.wake.names).toEqual({});
   });
 
   test("carries the configuration unchecked: the worker refuses what is wrong", async () => {

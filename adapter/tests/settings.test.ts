@@ -30,6 +30,7 @@ test("without any setting everything has the worker's defaults", () => {
     reportAs: "opencode_local",
     logFormat: "auto",
     readableFolders: [],
+    names: true,
     reconcile: true,
   });
 });
@@ -43,6 +44,7 @@ test("the environment sets a value, and an empty value sets none", () => {
     AGENT_RUNS_TASK_QUEUE: " ",
     AGENT_RUNS_SEALING_KEY_FILE: "/keys/sealing.json",
     AGENT_RUNS_PAPERCLIP_API_URL: "https://paperclip.example/",
+    AGENT_RUNS_NAMES: "off",
     AGENT_RUNS_RECONCILE: "off",
     AGENT_RUNS_PRODUCTION: "1",
     AGENT_RUNS_REPORT_AS: "opencode_k8s",
@@ -53,6 +55,7 @@ test("the environment sets a value, and an empty value sets none", () => {
     taskQueue: "agent-runs",
     transcriptsKeyFile: "/keys/transcripts-key.json",
     paperclipApiUrl: "https://paperclip.example/",
+    names: false,
     reconcile: false,
     reportAs: "opencode_k8s",
     readableFolders: ["/srv/agents", "/srv/skills"],

@@ -308,6 +308,8 @@ class JsonDisplay:
             self._write(
                 "run",
                 **_run(listed.ref),
+                agentName=run.names.agent or None,
+                taskName=run.names.task or None,
                 companyId=run.key.company_id,
                 phase=run.phase,
                 open=run.open,

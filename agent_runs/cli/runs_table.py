@@ -6,7 +6,7 @@ What is left out first is in `LEFT_OUT`. Then ids are shortened, which every com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
     from agent_runs.cli.display import ListedRun
 
 COLUMNS: Final = (
-    *("run", "phase", "failure", "started (UTC)", "took", "tokens", "cost", "model", "task", "agent", "kept until"),
+    *("agent, task", "run", "phase", "failure", "started (UTC)", "took", "tokens", "cost", "model", "kept until"),
     "last output",
 )
-LEFT_OUT: Final = ("kept until", "agent", "task", "model", "started (UTC)")
+LEFT_OUT: Final = ("kept until", "model", "started (UTC)")
 """In this order, until the others fit."""
-LEFT_OUT_LAST: Final = ("last output", "tokens", "took", "cost")
+LEFT_OUT_LAST: Final = ("last output", "tokens", "took", "agent, task", "cost")
 """In this order, once run ids are shortened."""
 SHORT_ID: Final = 8
 """Characters of a run's id, as many as commands need of it."""
 RIGHT: Final = frozenset({"took", "tokens", "cost"})
 MAX_CELL: Final = 40
-MIN_LAST_OUTPUT: Final = 24
-"""Columns that the last output needs at least."""
+MAX_TITLE: Final = 75
+"""Two ids of Paperclip need as many."""
+FLEXIBLE: Final = {"agent, task": 20, "last output": 24}
+"""Columns of which the beginning is enough, and how much of it is needed; the first one gets more first."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class _Layout:
     columns: Sequence[str]
     id_length: int
     gap: int
-    room: int
-    """Columns for the last output."""
+    limits: Mapping[str, int]
+    """The most that a column may take; by its name."""
 
 
 def runs_table(runs: Sequence[ListedRun], width: int, now: datetime, *, last_output: bool = False) -> Table:
@@ -57,8 +59,7 @@ def runs_table(runs: Sequence[ListedRun], width: int, now: datetime, *, last_out
     table = Table(box=None, pad_edge=False, padding=(0, layout.gap, 0, 0), collapse_padding=True)
     for name in layout.columns:
         side: JustifyMethod = "right" if name in RIGHT else "left"
-        limit = layout.room if name == "last output" else None
-        table.add_column(name, justify=side, no_wrap=True, overflow="ellipsis", max_width=limit)
+        table.add_column(name, justify=side, no_wrap=True, overflow="ellipsis", max_width=layout.limits.get(name))
     for run, row in zip(runs, rows, strict=True):
         table.add_row(*(_styled(name, row[name], run, layout) for name in layout.columns))
     return table
@@ -79,6 +80,7 @@ def _cells(listed: ListedRun, now: datetime, *, last_output: bool) -> dict[str, 
     run, usage = listed.run, listed.usage
     elapsed = run.elapsed(now)
     return {
+        "agent, task": visible_line(run.title, MAX_TITLE),
         "run": visible_line(run.key.run_id, 128),
         "phase": visible_line(run.phase, MAX_CELL),
         "failure": visible_line(run.failure_code or "", MAX_CELL),
@@ -87,8 +89,6 @@ def _cells(listed: ListedRun, now: datetime, *, last_output: bool) -> dict[str, 
         "tokens": short_count(usage.tokens) if usage is not None and usage.tokens else "",
         "cost": cost_text(usage.cost_usd, usage.unpriced) if usage is not None else "",
         "model": visible_line(run.model or "", MAX_CELL),
-        "task": visible_line(run.task_key or "", MAX_CELL),
-        "agent": visible_line(run.key.agent_id, MAX_CELL),
         "kept until": f"{run.kept_until.astimezone(UTC):%m-%d %H:%M}" if run.kept_until is not None else "",
         "last output": visible_line(usage.last_output, 200) if usage is not None and last_output else "",
     }
@@ -96,21 +96,29 @@ def _cells(listed: ListedRun, now: datetime, *, last_output: bool) -> dict[str, 
 
 def _fitting(shown: Sequence[str], rows: Sequence[dict[str, str]], width: int) -> _Layout:
     """The columns that fit, and how much of a run's id."""
-    needs = {name: max([cell_len(name), *(cell_len(row[name]) for row in rows)]) for name in shown}
-    if "last output" in needs:
-        needs["last output"] = MIN_LAST_OUTPUT
+    longest = {name: max([cell_len(name), *(cell_len(row[name]) for row in rows)]) for name in shown}
+    needs = {name: min(length, FLEXIBLE.get(name, length)) for name, length in longest.items()}
     columns = list(shown)
-    longest_id = needs.get("run", 0)
     for name in (*LEFT_OUT, ""):
         if _width(columns, needs, 2) <= width:
-            return _Layout(columns, longest_id, 2, MIN_LAST_OUTPUT + width - _width(columns, needs, 2))
+            return _layout(columns, needs, longest, 2, width)
         columns = [kept for kept in columns if kept != name]
-    needs["run"] = min(longest_id, SHORT_ID)
+    needs["run"] = min(needs.get("run", 0), SHORT_ID)
     for name in (*LEFT_OUT_LAST, ""):
         if _width(columns, needs, 1) <= width:
             break
         columns = [kept for kept in columns if kept != name]
-    return _Layout(columns, needs["run"], 1, MIN_LAST_OUTPUT + max(0, width - _width(columns, needs, 1)))
+    return _layout(columns, needs, longest, 1, width)
+
+
+def _layout(columns: list[str], needs: dict[str, int], longest: dict[str, int], gap: int, width: int) -> _Layout:
+    """Gives what no column needs to the flexible ones, in their order."""
+    spare = max(0, width - _width(columns, needs, gap))
+    limits: dict[str, int] = {}
+    for name in (name for name in FLEXIBLE if name in columns):
+        limits[name] = min(longest[name], needs[name] + spare)
+        spare -= limits[name] - needs[name]
+    return _Layout(columns, needs.get("run", 0), gap, limits)
 
 
 def _width(columns: Iterable[str], needs: dict[str, int], gap: int) -> int:

@@ -27,6 +27,7 @@ from temporalio.converter import encode_search_attributes
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from agent_runs.client.names import Names
 from agent_runs.client.outcome import RunClosed, UpdatesSpent, execute_update, result_at_close
 from agent_runs.client.runs import find_joined_run
 from agent_runs.client.settings import ClientSettings
@@ -227,6 +228,9 @@ async def _start_request(
     converter = client.data_converter
     search_attributes = SearchAttributes()
     encode_search_attributes(_search_attributes(wake), search_attributes)
+    names = wake.names if settings.names else Names()
+    memo = {CALLER: caller, TASK: wake.start.task or "", **names.memo}
+    summary = attributes.cut(names.title(wake.start.agent_id, wake.start.task))
     return StartWorkflowExecutionRequest(
         namespace=client.namespace,
         workflow_id=workflow_id(wake.start.agent_id),
@@ -239,8 +243,8 @@ async def _start_request(
         workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
         search_attributes=search_attributes,
-        memo=Memo(fields={CALLER: await _payload(client, caller), TASK: await _payload(client, wake.start.task or "")}),
-        user_metadata=UserMetadata(summary=await _payload(client, wake.summary)),
+        memo=Memo(fields={key: await _payload(client, text) for key, text in memo.items()}),
+        user_metadata=UserMetadata(summary=await _payload(client, summary)),
     )
 
 

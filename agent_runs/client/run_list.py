@@ -182,7 +182,7 @@ async def list_page(client: Client, wanted: RunFilter, cursor: bytes | None = No
         raise RunsUnavailable("Temporal does not answer") from None
     except RPCError as error:
         raise RunsUnavailable(f"Temporal refused the query ({error.status.name})") from None
-    return RunPage([summary_of(execution) for execution in found.current_page or ()], found.next_page_token)
+    return RunPage([await summary_of(execution) for execution in found.current_page or ()], found.next_page_token)
 
 
 def _in_phase(phase: str) -> str:

@@ -1,13 +1,14 @@
 """Finds and lists runs: by their names, by Paperclip's run id or by the agent's id."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import SearchAttributeKey
 
+from agent_runs.client.names import Names
 from agent_runs.contracts.identity import WORKFLOW_TYPE, RunKey, workflow_id
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.syntax import IDENTIFIER
@@ -49,6 +50,12 @@ class RunSummary:
     ended_at: datetime | None
     kept_until: datetime | None
     events: int
+    names: Names = field(default_factory=Names)
+
+    @property
+    def title(self) -> str:
+        """Agent and task, by their names where they are known."""
+        return self.names.title(self.key.agent_id, self.task_key)
 
     @property
     def decided(self) -> bool:
@@ -124,14 +131,14 @@ async def _with(
 async def list_runs(client: Client, condition: str = "", limit: int = 50) -> AsyncIterator[RunSummary]:
     """List runs, newest first. `condition` is added to Temporal's list filter."""
     async for execution in client.list_workflows(list_query(condition), limit=limit):
-        yield summary_of(execution)
+        yield await summary_of(execution)
 
 
 def list_query(condition: str = "") -> str:
     return f"WorkflowType = '{WORKFLOW_TYPE}'" + (f" AND {condition}" if condition else "")
 
 
-def summary_of(execution: WorkflowExecution) -> RunSummary:
+async def summary_of(execution: WorkflowExecution) -> RunSummary:
     def attribute(key: SearchAttributeKey[Value]) -> Value | None:
         return execution.typed_search_attributes.get(key)
 
@@ -153,6 +160,7 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
         ended_at=attribute(attributes.ENDED_AT) or execution.close_time,
         kept_until=attribute(attributes.OUTCOME_KEPT_UNTIL) if is_open else None,
         events=execution.history_length,
+        names=await Names.in_memo(execution),
     )
 
 

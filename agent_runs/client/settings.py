@@ -110,6 +110,7 @@ class ClientSettings(BaseSettings):
     Attributes:
         temporal: the Temporal server, from `TEMPORAL_*` variables.
         traced: runs are traced, as `OTEL_*` variables say.
+        names: the memo and the summary of a started run hold the names of its agent and task; without, its ids alone.
         web_ui: URL of Temporal's Web UI, for links to it.
         paperclip_pages_url: URL at which browsers open Paperclip, for links to its pages; None: no links.
         sealing_key_file: JWK of the sealing key; a worker creates a missing file, with mode 0600, unless `production`.
@@ -135,6 +136,7 @@ class ClientSettings(BaseSettings):
     temporal: TemporalServer = Field(default_factory=TemporalServer)
     traced: bool = False
     task_queue: str = "agent-runs"
+    names: bool = True
     web_ui: str | None = None
     paperclip_pages_url: PageUrl | None = None
     sealing_key_file: Path = DEFAULT_FOLDER / "sealing-key.json"

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_runs.client.names import Names
 from agent_runs.contracts.identity import RunKey, workflow_id
 from agent_runs.contracts.request import RunRequest
 from agent_runs.contracts.start import Binding, HostTexts, Purpose, RunStart, SealedJoin, SealedRun
@@ -11,7 +12,6 @@ from agent_runs.job.checks import check_config
 from agent_runs.paperclip.preparation import prepare
 from agent_runs.paperclip.proxy_env import TOOLS_TOKEN
 from agent_runs.paperclip.sealing import Sealer
-from workflows.attributes import cut
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Wake:
 
     Attributes:
         start: the workflow's input.
-        agent_name: for people.
+        names: for people.
         task_key: Paperclip's key of the task, by which runs are listed.
         join: its tokens, sealed for an open run that it joins.
         notes: for people, such as why a stored session is not resumed.
     """
 
     start: RunStart
-    agent_name: str = ""
+    names: Names = field(default_factory=Names)
     task_key: str | None = None
     join: str | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
@@ -35,12 +35,6 @@ class Wake:
     @property
     def key(self) -> RunKey:
         return self.start.key
-
-    @property
-    def summary(self) -> str:
-        """Of its workflow in Temporal's Web UI: identifiers only, because everybody who may list runs sees it."""
-        about = f" on {self.start.task}" if self.start.task else ""
-        return cut(f"{self.agent_name or self.start.agent_id}{about}")
 
 
 def build_wake(
@@ -82,7 +76,7 @@ def build_wake(
     )
     return Wake(
         start,
-        agent_name=request.agent.name,
+        names=Names.in_context(raw),
         task_key=request.runtime.task_key or request.task_id,
         join=sealer.seal(tokens) if tokens.auth_token else None,
         notes=request.notes,

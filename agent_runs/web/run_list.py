@@ -7,11 +7,12 @@ away, the page says so and shows what the other one knows.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self, TypeVar
 from urllib.parse import quote
 
+from agent_runs.client.names import Names
 from agent_runs.client.run_list import PAGE_RUNS, RunFilter, RunsUnavailable
 from agent_runs.client.runs import RunSummary
 from agent_runs.contracts.errors import TranscriptsUnavailable
@@ -58,6 +59,7 @@ class Row:
     working: bool
     usage: RunUsage | None = None
     obstacle: str = ""
+    names: Names = field(default_factory=Names)
 
     @classmethod
     def of_run(cls, run: RunSummary, usage: RunUsage | None, now: datetime, obstacle: str = "") -> Self:
@@ -73,6 +75,7 @@ class Row:
             working=not run.decided,
             usage=usage,
             obstacle=obstacle,
+            names=run.names,
         )
 
     @classmethod
@@ -89,6 +92,11 @@ class Row:
             working=False,
             usage=usage,
         )
+
+    @property
+    def title(self) -> str:
+        """Agent and task, by their names where they are known."""
+        return self.names.title(self.key.agent_id, self.task) or "unknown agent"
 
     @property
     def link(self) -> str:

@@ -137,6 +137,8 @@ def _row_json(row: Row) -> dict[str, Any]:
         "runId": row.key.run_id,
         "agentId": row.key.agent_id,
         "companyId": row.key.company_id,
+        "agentName": row.names.agent or None,
+        "taskName": row.names.task or None,
         "taskKey": row.task or None,
         "phase": row.phase,
         "failureCode": row.failure or None,

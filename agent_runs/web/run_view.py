@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 from urllib.parse import quote
 
+from agent_runs.client.names import Names
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.timeline import Step
 from agent_runs.contracts.identity import AttemptKey, RunKey
@@ -80,6 +81,13 @@ class RunView:
     def facts(self) -> Mapping[str, str]:
         """Empty texts for what is not known."""
         return defaultdict(str, self.info.facts if self.info else {})
+
+    @property
+    def title(self) -> str:
+        """Agent and task, by their names where they are known."""
+        run = self.info.run if self.info else None
+        names = replace(run.names, agent=run.names.agent or self.facts["agent"]) if run else Names()
+        return names.title(self.run.agent_id, run.task_key if run else None) or "Agent run"
 
     @property
     def reasons(self) -> Mapping[int, str]:

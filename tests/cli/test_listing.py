@@ -30,6 +30,7 @@ from agent_runs.cli.program import Refused
 from agent_runs.cli.run_list import parse_filters, rows_of, screen, summary
 from agent_runs.cli.runs_table import COLUMNS, LEFT_OUT, LEFT_OUT_LAST, elapsed_text, runs_table
 from agent_runs.client.amounts import cost_text, short_count
+from agent_runs.client.names import Names
 from agent_runs.client.run_list import FAILURE_CODES
 from agent_runs.client.settings import ClientSettings
 from agent_runs.contracts.identity import WORKFLOW_TYPE, AttemptKey, RunKey
@@ -116,7 +117,7 @@ def test_no_row_is_wrapped_and_a_failure_and_its_cost_are_whole() -> None:
             assert all(cell_len(line) <= width for line in lines)
             assert str(LONG.failure_code) in lines[1]
             assert "$12.3457" in lines[1]
-            assert lines[1].startswith(LONG.key.run_id[:8])
+            assert LONG.key.run_id[:8] in lines[1]
 
 
 def test_columns_are_left_out_in_the_stated_order_from_the_widest_table_to_the_narrowest() -> None:
@@ -127,7 +128,7 @@ def test_columns_are_left_out_in_the_stated_order_from_the_widest_table_to_the_n
         missing = [name for name in COLUMNS if name not in header and name not in seen]
         seen += missing
         if set(seen) & set(LEFT_OUT_LAST):
-            assert row.startswith(LONG.key.run_id[:8] + " ")
+            assert LONG.key.run_id[:8] + " " in row
     order = [*LEFT_OUT, *LEFT_OUT_LAST]
     assert seen == order[: len(seen)]
     assert len(seen) > len(LEFT_OUT)
@@ -141,9 +142,34 @@ def test_at_200_columns_the_run_is_whole_and_a_column_without_values_is_left_out
     assert "failure" not in table([listed()], 200)[0]
 
 
+def test_a_row_begins_with_the_names_of_agent_and_task_and_with_their_ids_where_there_are_none() -> None:
+    named = replace(LONG, names=Names("Ada", "ACM-7 A long task"), kept_until=None)
+    runs = [ListedRun(named, listed().ref, USAGE), listed()]
+    for width in (80, 110, 200):
+        with case(width):
+            _, first, second = table(runs, width)
+            assert first.startswith("Ada · ACM-7 A long")
+            assert second.startswith("ada ")
+
+
+def test_a_run_without_any_id_is_a_row() -> None:
+    nobody = replace(RUN, key=RunKey(agent_id="", company_id="", run_id=""))
+    for width in (20, 200):
+        assert len(table([ListedRun(nobody, listed().ref)], width)) == 2
+
+
+def test_a_program_gets_the_names_beside_the_ids() -> None:
+    stream = io.StringIO()
+    named = replace(RUN, names=Names("Ada", "ACM-7 A long task"))
+    JsonDisplay(stream).runs([ListedRun(named, listed().ref), listed()])
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["agentName"], first["taskName"], first["agentId"]) == ("Ada", "ACM-7 A long task", "ada")
+    assert second["agentName"] is second["taskName"] is None
+
+
 def test_hostile_texts_move_no_cursor_and_start_no_line() -> None:
     bad = "\x1b[2J\x1b]8;;http://evil\x07x\n\r\u202e\u2028y"
-    wild = replace(LONG, phase=bad, failure_code=bad, task_key=bad, model=bad)
+    wild = replace(LONG, phase=bad, failure_code=bad, task_key=bad, model=bad, names=Names(bad, bad))
     lines = table([ListedRun(wild, listed().ref, replace(USAGE, last_output=bad))], 400, last_output=True)
     assert len(lines) == 2
     assert not set("\x1b\r\u202e\u2028\x07") & set(lines[1])

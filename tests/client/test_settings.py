@@ -12,7 +12,7 @@ from tests.support.cases import case
 
 def test_the_list_of_settings_that_programs_share_has_what_they_read_and_nothing_else() -> None:
     source = Path(__file__).parents[2] / "adapter/src/settings.ts"
-    plugin = set(re.findall(r'(?:text|choice)\("([A-Z_]+)"', source.read_text()))
+    plugin = set(re.findall(r'(?:text|choice|flag)\("([A-Z_]+)"', source.read_text()))
     ours = {name.upper() for name in WorkerSettings.model_fields} - {name.upper() for name in STANDARD}
     assert {PREFIX + name for name in ours | plugin | {"OPENCODE", "TRACEBACK"}} == KNOWN
 

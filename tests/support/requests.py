@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from agent_runs.client.names import Names
 from agent_runs.client.wake import Wake
 from agent_runs.contracts.messages import PrepareRun
 from agent_runs.contracts.request import RunRequest
@@ -28,7 +29,7 @@ class FakeRequest(RunRequest):
             sealed=self.sealed,
             outcome_retention_sec=self.outcome_retention_sec,
         )
-        return Wake(start, self.agent.name, self.runtime.task_key or self.task_id, join=self.sealed)
+        return Wake(start, Names(self.agent.name), self.runtime.task_key or self.task_id, join=self.sealed)
 
 
 def prepared(input: PrepareRun) -> RunRequest:

@@ -12,6 +12,7 @@ import aiohttp
 from starlette.types import ASGIApp, Message
 
 from agent_runs.client import links
+from agent_runs.client.names import Names
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.run_list import PAGE_RUNS, RunFilter, RunPage, RunsUnavailable
 from agent_runs.client.runs import RunSummary
@@ -252,6 +253,7 @@ def with_hostile_texts() -> RunInfo:
     bad = "".join(payloads())
     failure = Failure(code=bad, message=bad, next_step=bad, budget="agent")
     run = replace(run_info().run, key=RunKey(agent_id=bad, company_id=bad, run_id=KEY.run_id), phase=bad, model=bad)
+    run = replace(run, names=Names(bad, bad), task_key=bad)
     reports = tuple(AttemptReport(attempt=n, job_name=bad, failure_code=bad) for n in (1, 2))
     outcome = Outcome(
         failure=failure, error_code=bad, error_message=bad, session_id=bad, summary=bad, model=bad, attempts=reports

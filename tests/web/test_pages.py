@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 
 from agent_runs.client import links
+from agent_runs.client.names import Names
 from agent_runs.client.obstacles import Obstacle
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.timeline import Step
@@ -462,6 +463,19 @@ async def test_the_top_of_the_page_says_who_runs_and_what_keeps_it(here: Site) -
     for each in (*facts.values(), obstacle.text):
         assert each in page
     assert page.index("the run waits for a worker") < page.index("Transcript")
+
+
+async def test_the_page_begins_with_the_names_and_the_runs_id_is_below_them(here: Site) -> None:
+    info = run_info(facts={"agent": "Ada", "task": "task-id"})
+    here.source.info = replace(info, run=replace(info.run, names=Names("Ada", "ACM-7 A long task")))
+    named = await here.get(PAGE)
+    here.source.info = run_info()
+    unnamed = await here.get(PAGE)
+    assert "<title>running · Ada · ACM-7 A long task</title>" in named
+    assert "<h1>Ada · ACM-7 A long task</h1>" in named
+    assert "<h1>ada</h1>" in unnamed
+    for page in (named, unnamed):
+        assert page.index("run <code>run-1</code>") < page.index("<details")
 
 
 async def test_a_summary_stands_before_the_transcript(here: Site) -> None:

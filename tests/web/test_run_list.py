@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from agent_runs.client.names import Names
 from agent_runs.client.run_list import PAGE_RUNS, RunFilter
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.errors import TranscriptsUnavailable
@@ -60,6 +61,20 @@ async def test_a_row_has_what_temporal_and_the_store_know_of_a_run(here: Site) -
         assert expected in text
     assert "Totals since" in text
     assert re.search(r"by agent.*agent-1.*6\.83k.*\$0\.0125", text, re.DOTALL)
+
+
+async def test_a_row_begins_with_the_names_of_agent_and_task(here: Site) -> None:
+    here.source.runs = [run(1, task_key="t-1", names=Names("Ada", "ACM-7 A long task")), run(2, task_key="t-2"), run(3)]
+    text = await page(here)
+    assert re.findall(r'<td><span class="one-line" title="(.*?)"><a.*?>(.*?)</a>', text) == [
+        ("agent agent-1, task t-1", "Ada · ACM-7 A long task"),
+        ("agent agent-2, task t-2", "agent-2 · t-2"),
+        ("agent agent-3", "agent-3"),
+    ]
+    async with aiohttp.ClientSession(here.base, headers=BEARER) as program, program.get("/runs") as answer:
+        named, other, _ = (await answer.json())["runs"]
+    assert (named["agentName"], named["taskName"], named["taskKey"]) == ("Ada", "ACM-7 A long task", "t-1")
+    assert other["agentName"] is other["taskName"] is None
 
 
 async def test_a_run_that_does_not_go_on_says_why(here: Site) -> None:

@@ -3,10 +3,13 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from aiohttp import web
 
+from agent_runs.client.names import Names
+from agent_runs.contracts.identity import RunKey
 from tests.web.chromium import Tab, chromium, installed
 from tests.web.parts import RUN, Site, key, line, payloads, run_info, text_event
 from tests.web.run_list_parts import TOKEN, operated, run, store_run, usage
@@ -69,8 +72,8 @@ async def test_the_list_needs_no_script(tab: Tab, here: Site) -> None:
 
 async def test_nothing_that_an_agent_writes_runs_in_the_list(tab: Tab, here: Site) -> None:
     for number, payload in enumerate(payloads()):
-        changes = {"model": payload, "phase": payload, "failure_code": payload, "task_key": payload}
-        here.source.runs = [*here.source.runs, run(number, **changes)]
+        texts = dict.fromkeys(("model", "phase", "failure_code", "task_key"), payload)
+        here.source.runs = [*here.source.runs, run(number, names=Names(payload, payload), **texts)]
         await store_run(here, number, usage(payload))
     await sign_in(tab, here)
     await tab.until("document.getElementById('state').textContent.startsWith('Live, as of ')")
@@ -106,6 +109,24 @@ async def test_an_operator_who_follows_a_link_of_another_site_arrives_signed_in(
         await tab.event("Page.lifecycleEvent", lambda it: it["name"] == "load" and it["loaderId"] == last)
     await tab.until("document.getElementById('line-1')")
     assert await tab.evaluate("document.querySelector('.back a').textContent") == "← all runs"
+
+
+async def test_twenty_runs_with_names_and_long_output_fit_on_a_screen(tab: Tab, here: Site) -> None:
+    names = Names("Ada, backend engineer", "ACM-7 A long task that goes on and on")
+    of_uuids = [RunKey(agent_id=str(UUID(int=n)), company_id="acme", run_id=str(UUID(int=n))) for n in range(25)]
+    here.source.runs = [
+        run(n, "failed", failure_code="k8s_pod_lost", names=names, key=each) for n, each in enumerate(of_uuids)
+    ]
+    for one in of_uuids:
+        await here.store.append(
+            key(run=one.name), [line(1, text_event("x"))], usage=usage("I look around in all of the files " * 10)
+        )
+    await tab.call("Emulation.setDeviceMetricsOverride", width=1920, height=1000, deviceScaleFactor=1, mobile=False)
+    await sign_in(tab, here)
+    bottoms = await tab.evaluate(
+        "[...document.querySelectorAll('.runs tbody tr')].map(row => row.getBoundingClientRect().bottom)"
+    )
+    assert sum(bottom <= 1000 for bottom in bottoms) >= 20
 
 
 @pytest.mark.parametrize("dark", [False, True])
