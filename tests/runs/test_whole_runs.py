@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.finish import FinishActivity
@@ -54,11 +55,20 @@ async def test_a_missing_program_is_a_named_failure(system: System, tmp_path: Pa
     assert "command_not_found" in (outcome.error_message or "")
 
 
-async def test_the_prompt_does_not_enter_the_history(system: System) -> None:
-    raw = system.agent(replay_script("text-stdin"))
-    ticket = await system.start(raw)
-    await outcome_at_close(ticket.handle(system.temporal))
-    assert raw["context"]["paperclipIssue"]["title"].encode() not in await system.history_bytes(ticket)
+@pytest.mark.parametrize("names", [True, False], ids=["named", "without names"])
+async def test_the_prompt_does_not_enter_the_history_and_the_tasks_title_only_as_the_runs_name(
+    system: System, names: bool
+) -> None:
+    changed = system.changed(names=names)
+    async with changed.worker():
+        raw = changed.agent(replay_script("text-stdin"))
+        raw["context"]["paperclipIssue"]["description"] = "The heron is secret."
+        raw["context"]["paperclipTaskMarkdown"] += "The heron is secret."
+        ticket = await changed.start(raw)
+        await outcome_at_close(ticket.handle(changed.temporal))
+    history = await changed.history_bytes(ticket)
+    assert b"heron" not in history
+    assert (raw["context"]["paperclipIssue"]["title"].encode() in history) is names
 
 
 async def test_a_job_that_its_creation_could_not_report_is_cleaned_up(system: System) -> None:
