@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -26,6 +26,7 @@ _CANCEL_IS_SEEN: Final = timedelta(milliseconds=1)
 cancel came first (temporalio 1.35.0, observed: Updates and signals of an activation are applied before the rest)."""
 MAX_JOINS: Final = 500
 """Temporal accepts 2,000 updates of one run, and the last must be left for its outcome."""
+_Sent = TypeVar("_Sent", updates.Tell, updates.Answer)
 MAX_ANSWERS: Final = 500
 """Most of them are refused before they are accepted; so many come at the same time."""
 
@@ -160,12 +161,7 @@ class AgentRunWorkflow:
     @one_argument
     def refuse_to_tell(self, raw: RawValue) -> None:
         """Refuses what is for another run, or too much for one; a refusal leaves no event in the history."""
-        try:
-            input = decode(raw, updates.Tell)
-        except Unreadable as error:
-            raise InvalidRequest(f"the message {error}") from None
-        if input.run_id != self._run.start.run_id:
-            raise MessageNotDelivered(f"run {input.run_id} does not have the agent")
+        self._for_this_run(raw, updates.Tell, "message")
         if self._run.has_ended:
             raise MessageNotDelivered("the run has ended")
         if self._messages >= telling.MAX_MESSAGES:
@@ -195,15 +191,19 @@ class AgentRunWorkflow:
     @one_argument
     def refuse_answer(self, raw: RawValue) -> None:
         """Refuses what answers nothing; a refusal leaves no event in the history."""
-        try:
-            input = decode(raw, updates.Answer)
-        except Unreadable as error:
-            raise InvalidRequest(f"the answer {error}") from None
-        if input.run_id != self._run.start.run_id:
-            raise MessageNotDelivered(f"run {input.run_id} does not have the agent")
-        self._asking.check(input)
+        self._asking.check(self._for_this_run(raw, updates.Answer, "answer"))
         if self._answers >= MAX_ANSWERS:
             raise MessageNotDelivered(f"it has {MAX_ANSWERS} answers in this run, which is the most")
+
+    def _for_this_run(self, raw: RawValue, wanted: type[_Sent], what: str) -> _Sent:
+        """What somebody sends the agent of this run."""
+        try:
+            input = decode(raw, wanted)
+        except Unreadable as error:
+            raise InvalidRequest(f"the {what} {error}") from None
+        if input.run_id != self._run.start.run_id:
+            raise MessageNotDelivered(f"run {input.run_id} does not have the agent")
+        return input
 
     @join.validator
     @one_argument

@@ -20,7 +20,7 @@ const QUESTIONS = "questions";
 const ANSWER = "answer";
 const REJECT = "reject";
 const OWN_WORDS = "own-words";
-const TITLE_LIMIT = 200;
+const LABEL_LIMIT = 200;
 const PROMPT_LIMIT = 2000;
 const WITHDRAWN = "The agent no longer waits for this answer.";
 
@@ -139,7 +139,7 @@ export function interactionOf(question: Question, idempotencyKey: string) {
     options: [
       ...options.map(({ label, description }, index) => ({
         id: `${index}`,
-        label: label.slice(0, TITLE_LIMIT) || `${index + 1}`,
+        label: label.slice(0, LABEL_LIMIT) || `${index + 1}`,
         ...(description ? { description } : {}),
       })),
       ...rejection,

@@ -109,7 +109,7 @@ export async function skillsOf(
   return { skills: Object.fromEntries(texts), skillFiles: Object.fromEntries(folders) };
 }
 
-/** The texts of all files in the folder of a skill but SKILL.md, by their paths in it. Links are none. */
+/** The texts of all files in the folder of a skill but SKILL.md, by their paths in it, without links. */
 async function filesBeside(source: string, read: Reader): Promise<Record<string, string>> {
   const paths: string[] = [];
   try {

@@ -146,6 +146,7 @@ async function readAttempt(
   const aborted = new Promise<never>((_, reject) => {
     controller.signal.addEventListener("abort", () => reject(controller.signal.reason), { once: true });
   });
+  aborted.catch(() => undefined); // this call may end before its first wait, as without a token
   // not left to fetch, which does not always end its response with the signal: nothing would end the wait
   const withTimeout = async <T>(wait: Promise<T>, limit = silence): Promise<T> => {
     const timer = setTimeout(() => controller.abort(new ReadError("no data for too long")), limit);

@@ -247,6 +247,19 @@ describe("following", () => {
     expect(sentMeanwhile).toBeLessThan(2000); // of 5000 that make 35 MB
   });
 
+  it("leaves no rejection unhandled when there is no token, which would end Paperclip's process", async () => {
+    const unhandled: unknown[] = [];
+    const note = (reason: unknown) => unhandled.push(reason);
+    process.on("unhandledRejection", note);
+    const { write } = collectCalls();
+    const token = async () => Promise.reject(new ConfigurationError({ field: "A_KEY", remedy: "set it" }));
+    const following = follow(transcript("http://127.0.0.1:1", write, { token, timeout: 0 }), Promise.resolve(1));
+    await expect(following).rejects.toThrow(TranscriptIncomplete);
+    await new Promise((resolve) => setImmediate(resolve));
+    process.off("unhandledRejection", note);
+    expect(unhandled).toEqual([]);
+  });
+
   it("rejects when the run has no outcome, and when it is aborted", async () => {
     const { attempts, fail } = controlledOutcome();
     const { base } = await startService((_, response) => {

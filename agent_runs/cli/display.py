@@ -363,7 +363,7 @@ class JsonDisplay:
         for each in findings:
             self._write("finding", code=each.code, level=each.level, message=each.message, hint=each.hint)
 
-    def _write(self, kind: str, **content: Any) -> None:
+    def _write(self, kind: str, /, **content: Any) -> None:
         self.stream.write(json.dumps({"type": kind, **content}) + "\n")
         self.stream.flush()
 

@@ -148,7 +148,7 @@ async def tell(run: str, text: str, display: Display) -> int:
 async def answer(run: str, words: Sequence[str], display: Display, *, question: str | None, reject: bool) -> int:
     """Answer a question of a run's agent; without an answer show its questions."""
     settings = ClientSettings.read()
-    sealer, client = _sealer(settings), await connect(settings)
+    client = await connect(settings)
     summary = await find_run(client, run)
     handle = summary.handle(client)
     asked = [] if summary.decided else await open_questions(handle)
@@ -158,7 +158,7 @@ async def answer(run: str, words: Sequence[str], display: Display, *, question: 
     if not words and not reject:
         display.questions(asked)
         return 0
-    answers = () if reject else telling.chosen(asked[0], words)
+    answers, sealer = () if reject else telling.chosen(asked[0], words), _sealer(settings)
     display.delivered(await telling.answer(handle, summary.key, sealer, asked[0], answers, getpass.getuser()))
     return 0
 

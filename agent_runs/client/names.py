@@ -17,8 +17,8 @@ TASK_NAME: Final = "task_name"
 """Memo keys."""
 NAME_LIMIT: Final = 100
 """Characters of a name."""
-"""Whatever a terminal acts on, nobody sees, or Markdown takes for its own is left out of one."""
 _MARKDOWN: Final = frozenset("\\`*_[]<>~#|&")
+"""Markdown's own characters: a name has none of them, nor any that a terminal acts on or that nobody sees."""
 _LIST_MARKS: Final = "-+ "
 """They begin a list."""
 
@@ -44,7 +44,7 @@ class Names:
 
     @classmethod
     async def in_memo(cls, execution: WorkflowExecution) -> Self:
-        """The names in a run's memo. Whoever starts workflows writes it: what is no text counts as none."""
+        """The names in a run's memo. Whoever starts workflows writes it, so a value that is not text is ignored."""
         names = {AGENT_NAME: "", TASK_NAME: ""}
         for key in names:
             with suppress(KeyError, RuntimeError, ValueError):

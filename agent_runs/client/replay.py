@@ -41,7 +41,7 @@ class Difference:
     """Where history and code differ: `event` is None where the SDK names no event.
 
     Attributes:
-        raised: the code does not come so far: it raises an error.
+        raised: the code raises an error before it gets there.
     """
 
     event: int | None

@@ -58,7 +58,7 @@ async def answer(
         message: the answer's id; repeated with the same one it is the same answer. None: a new one.
 
     Raises:
-        MessageNotDelivered: the agent does not ask this any more, somebody else has answered, or it is no answer.
+        MessageNotDelivered: the agent does not ask this, somebody else has answered, or the answer does not fit.
         RPCError: no such run, or not allowed.
     """
     message = message or str(uuid.uuid4())

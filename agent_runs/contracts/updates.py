@@ -98,7 +98,7 @@ class Question(PaperclipContract):
         id: unique in the run.
         fields: of a permission one, whose options give it.
         asked_at: when the run learned of it.
-        withdrawn: the agent has ended it itself, so nobody can answer it any more.
+        withdrawn: the agent no longer waits for an answer, and nobody has given one.
     """
 
     id: QuestionId

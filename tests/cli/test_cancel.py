@@ -1,4 +1,4 @@
-"""`agent-runs cancel`, and `start` when another task has the agent."""
+"""`agent-runs cancel` and `answer`, and `start` when another task has the agent."""
 
 import io
 import json
@@ -13,10 +13,11 @@ from agent_runs.cli.program import Refused
 from agent_runs.client.attach import attach
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.errors import InvalidRequest, MessageNotDelivered
 from agent_runs.paperclip.sealing import load_or_create
 from dev_stack.demo import context
 from tests.support.requests import FakeRequest
-from tests.workflows.fake_activities import FakeActivities, FakeAgent
+from tests.workflows.fake_activities import PERMISSION, FakeActivities, FakeAgent
 from tests.workflows.fake_worker import reached, running_worker
 
 
@@ -46,6 +47,32 @@ async def test_a_cancel_reports_that_the_agent_stopped_and_its_session_is_kept(
     assert first["answer"]["stop"]["agentStopped"]
     assert first["answer"]["stop"]["sessionPreserved"]
     assert "wrong branch" in (outcome.error_message or "")
+
+
+async def test_questions_are_shown_without_an_answer_and_answered_or_rejected_with_one(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, tmp_path: Path
+) -> None:
+    second = PERMISSION.model_copy(update={"id": "1-per_2"})
+    agent, output = FakeAgent(questions=(PERMISSION, second)), io.StringIO()
+    steps, run = FakeActivities(agent.answers), request_of_a_run.run_id
+    async with running_worker(temporal, queue, steps) as start:
+        handle = await start(request_of_a_run)
+        await reached(agent.asked)
+        await runs.answer(run, [], JsonDisplay(output), question=None, reject=False)  # needs no key
+        load_or_create(tmp_path / "key.json")
+        with pytest.raises(InvalidRequest, match="takes Allow once, Always allow"):
+            await runs.answer(run, ["never"], JsonDisplay(output), question=None, reject=False)
+        await runs.answer(run, ["2"], JsonDisplay(output), question="1-per_2", reject=False)
+        await runs.answer(run, [], JsonDisplay(output), question=None, reject=True)
+        with pytest.raises(MessageNotDelivered, match="the agent does not ask anything"):
+            await runs.answer(run, ["1"], JsonDisplay(output), question=None, reject=False)
+        await agent.end()
+        await outcome_at_close(handle)
+    shown = [json.loads(line) for line in output.getvalue().splitlines()]
+    assert [each["id"] for each in shown if each["type"] == "question"] == ["1-per_1", "1-per_2"]
+    assert [each["type"] for each in shown if each["type"] != "question"] == ["delivered", "delivered"]
+    sent = [(input.question, input.sealed is None) for name, input in steps.calls if name == "tell_agent"]
+    assert sent == [("1-per_2", False), ("1-per_1", True)]
 
 
 async def test_a_start_for_another_task_is_refused_with_the_holder_of_the_agent(

@@ -299,7 +299,8 @@ async def test_a_question_waits_a_day_for_its_answer(
         if not agent.asked.is_set():
             await agent.ask()
             raise ApplicationError("nobody follows the agent for a day", next_retry_delay=timedelta(hours=24))
-        return await agent.answers["stream_logs"](input)  # type: ignore[no-any-return]
+        end: StreamEnd = await agent.answers["stream_logs"](input)
+        return end
 
     steps = FakeActivities({**agent.answers, "stream_logs": stream})
     async with running_worker(skipping.client, queue, steps):
