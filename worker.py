@@ -106,7 +106,7 @@ def activities(
         page=links.page_url_without_token(settings),
         agents=profiles,
     )
-    prompts = Prompts(preparations, data_claim, profiles)
+    prompts = Prompts(preparations, opener, data_claim, profiles)
     surroundings = Surroundings(store, Objects(cluster, pods, overrides))
     checking = CheckConfigurationActivity(
         opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings

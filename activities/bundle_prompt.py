@@ -23,14 +23,20 @@ class BundlePromptActivity:
         """Composes the prompt and stores it in a Secret. May be repeated.
 
         Raises:
-            SealedFieldUnreadable: sealed with a key that this worker does not hold.
+            SealedFieldUnreadable: sealed for another use or with a key that this worker does not hold.
             PromptTooLarge: the prompt does not fit into a Secret.
             JobCreateFailed: Kubernetes refused the Secret.
             PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             ClusterUnavailable: the API server refused or timed out; retried.
         """
         config = input.config
-        prompt = await self.prompts.compose(input.attempt.run, config, resuming=input.resuming)
+        prompt = await self.prompts.compose(
+            input.attempt.run,
+            config,
+            resuming=input.resuming,
+            messages=input.messages,
+            continues=input.continues,
+        )
         namespace = config.namespace or self.cluster.namespace
         text = prompt.text.encode()
         await self.cluster.put_secret(prompt_secret(input.attempt, namespace, text))

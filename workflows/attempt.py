@@ -8,7 +8,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import Failure
     from agent_runs.contracts.identity import AttemptKey
-    from agent_runs.contracts.messages import Ended, JobRef
+    from agent_runs.contracts.messages import Ended, JobRef, QueuedMessage
     from agent_runs.contracts.outcome import AttemptReport, OutputReceipt, Peaks, Report, Stop
     from agent_runs.contracts.request import SessionParams
 
@@ -19,6 +19,7 @@ class Attempt:
 
     Attributes:
         namespace: where its prompt is, and so its Job.
+        messages: what people have sent the agent, with which its prompt ends.
         token_run_id: Paperclip's id of the run whose token its pod has; None: of the run that it was started for.
         failure: what ended it from outside OpenCode.
         started_at: the agent's container was first seen running.
@@ -31,6 +32,7 @@ class Attempt:
 
     key: AttemptKey
     session: SessionParams | None
+    messages: tuple[QueuedMessage, ...] = ()
     namespace: str | None = None
     job: JobRef | None = None
     token_run_id: str | None = None

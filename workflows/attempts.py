@@ -25,13 +25,16 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
     session = run.request.runtime.session_params
     while True:
         attempt = await _make_attempt(run, tokens, session)
-        retry = next_attempt(run.attempts, run.config)
+        if attempt.known_failure is None and not attempt.session_refused:
+            run.queued = run.queued[len(attempt.messages) :]
+        retry = next_attempt(run.attempts, run.config, waits=bool(run.queued))
         if retry is None:
             return
         if run.stopped_by is not None or not await _pause_before(run, retry):
             run.stopped_before_attempt = run.stopped_by
             return
-        run_metrics.retried(attempt.known_failure)
+        if attempt.known_failure or attempt.session_refused:
+            run_metrics.retried(attempt.known_failure)
         session = next_session(run.request, attempt)
 
 
@@ -48,7 +51,7 @@ async def _prepare_run(run: RunState) -> bool:
 
 async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionParams | None) -> Attempt:
     """Makes one attempt. Cleanup follows each explicit end, never a bug in this code."""
-    attempt = run.current = Attempt(AttemptKey(run=run.key, attempt=len(run.attempts) + 1), session)
+    attempt = run.current = Attempt(AttemptKey(run=run.key, attempt=len(run.attempts) + 1), session, run.queued)
     try:
         await run.until_stopped(_run_agent(run, tokens, attempt))
     except ActivityError as error:
@@ -70,6 +73,12 @@ async def _run_agent(run: RunState, tokens: TokenRotation, attempt: Attempt) -> 
     pod = await following.wait_for_pod(run, attempt, job)
     attempt.started_at = workflow.now()
     run.show(Phase.RUNNING, pod=pod.name, node=pod.node)
+    run.note(
+        *(
+            f"{each.by} sent the agent a message, the prompt of attempt {attempt.key.attempt}"
+            for each in attempt.messages
+        )
+    )
     if attempt.key.attempt == 1:
         run_metrics.agent_started(pod)
     attempt.end = await following.follow_output(run, attempt, job, pod)

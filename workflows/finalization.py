@@ -57,7 +57,7 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
         attempt.report = report
         attempt.failure = None if report.stayed else attempt.failure
         run.show_report(report)
-        if attempt.decided_early:
+        if attempt.decided_early and not _continues(run, attempt):
             run.decide()
 
 
@@ -89,10 +89,15 @@ def _what_to_finish(run: RunState, attempt: Attempt) -> Finish:
     if attempt.job is None:
         namespace = attempt.namespace or run.config.namespace
         return EndUnreportedJob(attempt=key, namespace=namespace, retain=retain, grace=grace)
-    if attempt.rests and attempt.failure is None:
+    if attempt.rests and attempt.failure is None and not _continues(run, attempt):
         return KeepJob(attempt=key, job=attempt.job, retain=retain, grace=grace)
     confirm = attempt.ended_early and not attempt.rests
     return EndJob(attempt=key, job=attempt.job, retain=retain, grace=grace, confirm=confirm)
+
+
+def _continues(run: RunState, attempt: Attempt) -> bool:
+    """Whether messages wait for the end of the attempt."""
+    return len(run.queued) > len(attempt.messages)
 
 
 def _report_contradiction(run: RunState, attempt: Attempt, contradiction: str) -> None:

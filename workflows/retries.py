@@ -31,8 +31,10 @@ class RetryDecision:
     reason: str
 
 
-def next_attempt(attempts: Sequence[Attempt], config: RunConfig) -> RetryDecision | None:
+def next_attempt(attempts: Sequence[Attempt], config: RunConfig, *, waits: bool = False) -> RetryDecision | None:
     """The attempt that follows the last one; None when the last one's outcome is the run's.
+
+    A success is followed by another one if a message waits for the agent.
 
     An agent's own failure is never retried. A lost pod, node or image pull costs the infrastructure budget. An OpenCode
     that hung before its first line is retried once. No attempt follows one whose pods are not known to be deleted.
@@ -43,6 +45,8 @@ def next_attempt(attempts: Sequence[Attempt], config: RunConfig) -> RetryDecisio
     if last.session_refused and last.failure is None:
         return RetryDecision(timedelta(), "session unknown: start a fresh one")
     failure = last.known_failure
+    if failure is None and waits:
+        return RetryDecision(timedelta(), "a message is its next prompt")
     if failure is None or failure.budget != "infrastructure":
         return None
     failures = [attempt.known_failure for attempt in attempts]

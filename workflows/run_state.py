@@ -11,7 +11,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import Failure, RunCancelled
     from agent_runs.contracts.identity import RunKey
-    from agent_runs.contracts.messages import BudgetLimit
+    from agent_runs.contracts.messages import BudgetLimit, QueuedMessage
     from agent_runs.contracts.outcome import Outcome, Report, Stop
     from agent_runs.contracts.request import RunConfig, RunRequest
     from agent_runs.contracts.start import RunStart
@@ -30,6 +30,7 @@ class RunState:
         start: what the caller has started the run with.
         attempts: those whose agent has ended.
         current: the attempt that is being made.
+        queued: messages that the agent has not answered yet, for its next prompt.
         stopped_by: why the run is to end: the first reason counts.
         stopped_before_attempt: why no attempt was made, or no further one.
         warned_limits: limits of the budget of which people have been warned.
@@ -41,6 +42,7 @@ class RunState:
     notes: tuple[str, ...] = ()
     attempts: list[Attempt] = field(default_factory=list)
     current: Attempt | None = None
+    queued: tuple[QueuedMessage, ...] = ()
     stopped_by: Failure | None = None
     stopped_before_attempt: Failure | None = None
     warned_limits: set[BudgetLimit] = field(default_factory=set)
@@ -97,6 +99,12 @@ class RunState:
         """Whether people are asked what the agent asks."""
         capabilities = self.request.capabilities
         return capabilities is not None and capabilities.asks
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the agent takes messages while it works."""
+        capabilities = self.request.capabilities
+        return capabilities is None or capabilities.takes_messages
 
     @property
     def is_asking(self) -> bool:
@@ -186,6 +194,8 @@ class RunState:
         """Builds the outcome, unless it is built; operators see from now on that the run has ended."""
         if self.decided is not None:
             return
+        for message in self._unsent():
+            self.warn(f"the run ended before the agent got a message of {message.by}")
         self.decided = outcome = self._build_outcome()
         phase = _final_phase(outcome)
         now = workflow.now()
@@ -202,6 +212,10 @@ class RunState:
                 attributes.FAILURE_KIND: outcome.error_code,
             }
         )
+
+    def _unsent(self) -> list[QueuedMessage]:
+        sent = {message.id for attempt in self.attempts if attempt.started_at for message in attempt.messages}
+        return [message for message in self.queued if message.id not in sent]
 
     @property
     def closing_outcome(self) -> Outcome:

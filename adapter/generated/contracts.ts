@@ -301,5 +301,6 @@ export interface Answer {
 export interface Delivery {
   at: string;
   attempt: number;
+  queued?: boolean;
   runId: string;
 }

@@ -114,7 +114,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "Agent",
             "Whose program runs. Another one than OpenCode needs an image of its own. A session is continued only by "
             "the agent that made it. What of this configuration an agent cannot do is a warning of the run. "
-            "These take messages while they work: "
+            "These take messages while they work, the others as their next prompt: "
             f"{', '.join(AGENTS[name] for name, can in CAPABILITIES.items() if can.takes_messages)}.",
             suggestions=AGENTS,
         ),

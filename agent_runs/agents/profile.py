@@ -167,8 +167,8 @@ class AgentProfile(ProfilePart):
         files: texts by their path below the home; each is written before the start.
         prepare: a step before the start that is part of this program.
         sessions: folders below the home in which it keeps its sessions; for people.
-        takes_messages: it takes messages while it works, by the extension `_session/steering`, as it says itself; for
-            people.
+        takes_messages: it takes messages while it works, by the extension `_session/steering`, as it says itself;
+            otherwise each becomes its next prompt in the same run.
         permissions: the modes that `{permission_mode}` stands for.
         skills: the folder below the home in which it looks for skills, such as `.claude/skills`. None: nowhere, so that
             only the prompt names their folders.

@@ -238,7 +238,11 @@ class TextDisplay:
         )
 
     def delivered(self, answer: Delivery) -> None:
-        self._print(Text(f"the agent of run {answer.run_id} has it"))
+        if answer.queued:
+            text = f"it is the next prompt of run {answer.run_id}, once the agent's turn has ended"
+        else:
+            text = f"the agent of run {answer.run_id} has it"
+        self._print(Text(text))
 
     def questions(self, questions: Iterable[Question]) -> None:
         """Print each with its id and its numbered options."""
@@ -346,7 +350,7 @@ class JsonDisplay:
         self._write("cancelled", runId=run_id, answer=answer.model_dump(mode="json"))
 
     def delivered(self, answer: Delivery) -> None:
-        """`{"type": "delivered", "runId": …, "attempt": …, "at": …}`."""
+        """`{"type": "delivered", "runId": …, "attempt": …, "at": …, "queued": …}`."""
         self._write("delivered", **answer.model_dump(mode="json", by_alias=True))
 
     def questions(self, questions: Iterable[Question]) -> None:

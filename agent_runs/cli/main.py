@@ -101,7 +101,8 @@ def tell(
 ) -> None:
     """Tell an agent something while it works. Return once it has the message.
 
-    An agent that has ended its turn, or takes none while it works, does not get it: comment on its task instead.
+    An agent that takes none while it works gets it as its next prompt in the same run. One that has ended its turn
+    does not get it: comment on its task instead.
 
     Example: agent-runs tell 7d6733a4-a207-4bf9-87db-cf32e87a5407 "the branch is release-2, not main"
     """

@@ -322,7 +322,7 @@ class AgentLost(RunError):
 
 
 class MessageNotDelivered(RunError):
-    """A message has not reached an agent: its turn is over, or it takes none while it works."""
+    """A message has not reached an agent: its turn is over, or its session ends with its pod."""
 
     code = "message_not_delivered"
     next_step = "Comment on the task instead: the agent's next run gets the comment."

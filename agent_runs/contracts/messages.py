@@ -63,16 +63,33 @@ class IntrospectPod(Contract):
     config: RunConfig
 
 
+class QueuedMessage(Contract):
+    """A message to the agent that becomes a part of its next prompt.
+
+    Attributes:
+        by: who sends it, for people.
+        sealed: compact JWE of `SealedMessage`.
+    """
+
+    id: str
+    by: str
+    sealed: str = Field(repr=False)
+
+
 class BundlePrompt(Contract):
     """Input of `bundle_prompt`.
 
     Attributes:
         resuming: selects the wake text for a resumed session, and leaves out what such a session already knows.
+        messages: with which the prompt ends.
+        continues: the agent has done what it was woken for: a session that is resumed gets only the messages.
     """
 
     attempt: AttemptKey
     config: RunConfig
     resuming: bool = False
+    messages: tuple[QueuedMessage, ...] = ()
+    continues: bool = False
 
 
 class PromptBundle(Contract):

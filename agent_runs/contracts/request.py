@@ -503,7 +503,7 @@ class Capabilities(Contract):
     Attributes:
         resumes: it continues a session that an earlier process has made.
         rests: its pod may wait for the agent's next run.
-        takes_messages: while it works.
+        takes_messages: while it works; otherwise each becomes its next prompt in the same run.
         asks: its questions reach people; otherwise each is answered with no.
         tokens: when they are known; None: never.
         cost: it reports one itself.
@@ -522,7 +522,7 @@ class Capabilities(Contract):
         return {
             "continues a session": _yes(self.resumes),
             "its pod rests (keepWarmSec)": _yes(self.rests),
-            "takes messages while it works (agent-runs tell)": _yes(self.takes_messages),
+            "gets messages (agent-runs tell)": "while it works" if self.takes_messages else "as its next prompt",
             "its questions reach people": _yes(self.asks),
             "tokens are known": self.tokens or "never",
             "cost": "its own" if self.cost else "by our table of prices, else unknown",

@@ -16,7 +16,8 @@ OUTCOME: Final = "outcome"
 Also the query, -> `Outcome` or None, for a caller of a run that takes no more updates; and the memo key of the outcome
 of a cancelled run, because a workflow that closes as Canceled has no result."""
 TELL: Final = "tell"
-"""Update: `Tell` -> `Delivery`, completed once the agent has the message. Refused as `MessageNotDelivered`."""
+"""Update: `Tell` -> `Delivery`, completed once the agent or its queue has the message. Refused as
+`MessageNotDelivered`."""
 ASKED: Final = "asked"
 """Signal: `Question`, from the worker that follows the agent's output. Repeated, it is the same question."""
 QUESTIONS: Final = "questions"
@@ -131,15 +132,17 @@ class Answer(ShortTexts):
 
 
 class Delivery(PaperclipContract):
-    """The agent has the message.
+    """The agent has the message, or gets it.
 
     Attributes:
-        attempt: the one whose agent has it.
+        attempt: the one whose agent has it, or whose end it waits for.
+        queued: the agent takes none while it works, so the message becomes its next prompt in this run.
     """
 
     run_id: str
     attempt: int
     at: datetime
+    queued: bool = False
 
 
 class BudgetWarning(ShortTexts):

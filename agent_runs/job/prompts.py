@@ -3,20 +3,29 @@
 Whoever wakes the agent has read the files; Paperclip's plugin does (`adapter/src/host-texts.ts`).
 """
 
+import asyncio
 import posixpath
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.identity import RunKey
-from agent_runs.contracts.messages import CreateJob
+from agent_runs.contracts.messages import CreateJob, QueuedMessage
 from agent_runs.contracts.pod import DATA_DIRECTORY, SKILLS_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, PromptSource, RunConfig
+from agent_runs.contracts.start import Binding, SealedMessage
 from agent_runs.job.data_volume import Owner, skill_folder
 from agent_runs.paperclip import skills
 from agent_runs.paperclip.preparation import Preparations
-from agent_runs.paperclip.prompt import compose, instructions_section, join_skills, skill_folders_section
+from agent_runs.paperclip.prompt import (
+    compose,
+    instructions_section,
+    join_sections,
+    join_skills,
+    skill_folders_section,
+)
+from agent_runs.paperclip.sealing import Opener
 
 
 async def _outside_a_pod() -> str | None:
@@ -43,19 +52,33 @@ class Prompts:
     """Composes prompts.
 
     Attributes:
+        opener: opens messages of people.
         data_claim: reads the claim of the volume that pods mount at `/paperclip`; None: pods have none.
         agents: the profiles of agents other than OpenCode.
     """
 
     preparations: Preparations
+    opener: Opener
     data_claim: Callable[[], Awaitable[str | None]] = _outside_a_pod
     agents: Mapping[str, AgentProfile] = field(default_factory=dict)
 
-    async def compose(self, run: RunKey, config: RunConfig, *, resuming: bool) -> Prompt:
+    async def compose(
+        self,
+        run: RunKey,
+        config: RunConfig,
+        *,
+        resuming: bool,
+        messages: Sequence[QueuedMessage] = (),
+        continues: bool = False,
+    ) -> Prompt:
         """Composes the sections in Paperclip's order. A skill is not among them if the agent can have its folder.
 
+        Args:
+            messages: come last.
+            continues: the agent has done what it was woken for: a session that is resumed gets only the messages.
+
         Raises:
-            SealedFieldUnreadable: sealed with a key that this worker does not hold.
+            SealedFieldUnreadable: sealed for another use or with a key that this worker does not hold.
             PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             ClusterUnavailable: the API server refused or timed out.
         """
@@ -64,11 +87,14 @@ class Prompts:
         folders = await self._folders(config, source, Owner(run.company_id, run.agent_id))
         paths = {each.name: posixpath.join(DATA_DIRECTORY, each.path) for each in folders.values()}
         inline = [text for key, text in source.skills.items() if key not in folders]
+        texts = [await asyncio.to_thread(self._text, run, message) for message in messages]
         prompt = compose(
             source,
             instructions=instructions_section(source.instructions, path) if source.instructions else "",
             skills=join_skills([*inline, skill_folders_section(paths)]),
+            messages=join_sections(texts),
             resuming=resuming,
+            continues=continues,
             run=run,
         )
         return Prompt(
@@ -77,6 +103,9 @@ class Prompts:
             tuple(each.path for each in folders.values()),
             tuple(each.name for each in folders.values()),
         )
+
+    def _text(self, run: RunKey, message: QueuedMessage) -> str:
+        return self.opener.open(message.sealed, SealedMessage, Binding.of_message(run, message.id)).text
 
     async def of(self, input: CreateJob) -> str:
         """The prompt's text for an attempt whose prompt was composed before."""

@@ -35,7 +35,16 @@ class Prompt:
     metrics: dict[str, int]
 
 
-def compose(source: PromptSource, *, instructions: str = "", skills: str = "", resuming: bool, run: RunKey) -> Prompt:
+def compose(
+    source: PromptSource,
+    *,
+    instructions: str = "",
+    skills: str = "",
+    messages: str = "",
+    resuming: bool,
+    continues: bool = False,
+    run: RunKey,
+) -> Prompt:
     """The prompt of one attempt.
 
     A resumed session has its bootstrap already. When the wake has prose for it, the heartbeat is left out too.
@@ -44,7 +53,9 @@ def compose(source: PromptSource, *, instructions: str = "", skills: str = "", r
         source: templates and prose of this wake.
         instructions: the agent's instructions file, as `instructions_section` gives it.
         skills: the skills, as `join_skills` gives them.
+        messages: what people have sent the agent.
         resuming: whether this attempt resumes a session.
+        continues: whether the agent has done what it was woken for.
         run: the ids that templates may name.
     """
     data = template_data(source, run)
@@ -59,6 +70,9 @@ def compose(source: PromptSource, *, instructions: str = "", skills: str = "", r
         "sessionHandoffChars": source.session_handoff,
         "heartbeatPromptChars": heartbeat,
     }
+    if messages:
+        sections = {} if resuming and continues else sections
+        sections["messagesChars"] = messages
     trimmed = {name: trim(well_formed(section)) for name, section in sections.items()}
     text = join_sections(trimmed.values())
     return Prompt(text, {"promptChars": length(text)} | {name: length(part) for name, part in trimmed.items()})

@@ -149,7 +149,7 @@ def outcome(
         billing_type=billing_type,
         cost_usd=_cost(reports),
         result_json=_result_json(ended, report, end, attempts, receipt, transcript, notes),
-        summary=_cut(_summary(report, ended), SUMMARY_LIMIT) or None if report else None,
+        summary=_cut(_summary(report, reports, ended), SUMMARY_LIMIT) or None if report else None,
         clear_session=clear_session,
         failure=ended,
         attempts=attempts,
@@ -164,11 +164,12 @@ def outcome(
     )
 
 
-def _summary(report: Report, ended: Failure | None) -> str:
+def _summary(report: Report, reports: Sequence[Report], ended: Failure | None) -> str:
     """The agent's answer; a success of which a part was refused begins with that part."""
-    if ended is not None or not report.refused:
+    refusals = dict.fromkeys(refused for each in reports for refused in each.refused)
+    if ended is not None or not refusals:
         return report.summary
-    refused = "; ".join(each.replace("`", "'") for each in report.refused)
+    refused = "; ".join(each.replace("`", "'") for each in refusals)
     return f"**Not permitted:** `{refused}`\n\n{report.summary}"
 
 

@@ -21,6 +21,7 @@ from agent_runs.job.prompts import Prompts
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.objects import Manifest
 from agent_runs.paperclip.preparation import Preparation
+from agent_runs.paperclip.sealing import Opener
 from tests.activities.fake_preparations import FakePreparations
 from tests.job.inputs import create_job_input, job_plan, mounts, volumes
 
@@ -72,7 +73,7 @@ async def bundle(
     async def data_claim() -> str | None:
         return claim
 
-    prompts = Prompts(WithSkills(dict(offered), sent or {}), data_claim, PROFILES)
+    prompts = Prompts(WithSkills(dict(offered), sent or {}), Opener([]), data_claim, PROFILES)
     step = BundlePromptActivity(cast("Cluster", kept), prompts)
     chosen = RunConfig.model_validate({"model": "fake/model", "paperclipRuntimeSkills": listed, **config})
     input = BundlePrompt(attempt=AttemptKey(run=RUN), config=chosen)

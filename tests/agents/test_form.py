@@ -72,7 +72,7 @@ def test_every_agent_is_documented_with_what_it_can_do() -> None:
     lines = form()["documentation"].splitlines()
     said = [line for line in lines if ": continues a session: " in line]
     assert [line.partition(":")[0].removeprefix("- ") for line in said] == list(CAPABILITIES)
-    take_messages = [line for line in said if "takes messages while it works (agent-runs tell): yes" in line]
+    take_messages = [line for line in said if "gets messages (agent-runs tell): while it works" in line]
     assert [line.partition(":")[0].removeprefix("- ") for line in take_messages] == ["opencode", "claude", "codex"]
 
 

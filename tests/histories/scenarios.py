@@ -28,10 +28,10 @@ from agent_runs.contracts.errors import (
 )
 from agent_runs.contracts.messages import Ended, OverBudget, OverQuota, Silence, StreamEnd
 from agent_runs.contracts.outcome import Outcome, Report
-from agent_runs.contracts.request import AgentRef, RunConfig, Runtime, SessionParams, WakeContext
+from agent_runs.contracts.request import AgentRef, Capabilities, RunConfig, Runtime, SessionParams, WakeContext
 from agent_runs.contracts.updates import BudgetWarning
 from agent_runs.paperclip.sealing import Sealer, SealingKey
-from tests.support.requests import FakeRequest
+from tests.support.requests import FakeRequest, prepared
 from tests.workflows.fake_activities import (
     DEFAULTS,
     GOOD,
@@ -342,6 +342,7 @@ def _callers() -> dict[str, Callable[[], Scenario]]:
         "token-while-creating": _token_while_creating,
         "token-at-the-end": _token_at_the_end,
         "message": lambda: _message(answer_with(lambda _: None)),
+        "message-queued": lambda: _message(answer_with(lambda _: None), takes_messages=False),
         "question-answered": lambda: _question(answered=True),
         "question-not-answered": lambda: _question(answered=False),
         "message-not-delivered": lambda: _message(fail_with(MessageNotDelivered("its turn had ended"))),
@@ -389,8 +390,10 @@ def _token_rotated(rotate: Answer, *, has_api_proxy: bool = True) -> Scenario:
     return Scenario(request(retention=DAY), steps, callers)
 
 
-def _message(tell_agent: Answer) -> Scenario:
+def _message(tell_agent: Answer, *, takes_messages: bool = True) -> Scenario:
     agent = FakeAgent()
+    can = Capabilities(resumes=True, rests=True, takes_messages=takes_messages, tokens=None, cost=False)
+    prepare = answer_with(lambda input: prepared(input).model_copy(update={"capabilities": can}))
 
     async def callers(run: RecordedRun) -> None:
         await agent.started.wait()
@@ -399,7 +402,8 @@ def _message(tell_agent: Answer) -> Scenario:
             await tell(run.handle, run.request.key, sealer, "the branch is release-2", "ada")
         await agent.end()
 
-    return Scenario(request(), FakeActivities({**agent.answers, "tell_agent": tell_agent}), callers)
+    answers = {**agent.answers, "prepare_run": prepare, "tell_agent": tell_agent}
+    return Scenario(request(), FakeActivities(answers), callers)
 
 
 def _question(*, answered: bool) -> Scenario:

@@ -1,6 +1,7 @@
 """Whole runs of the real Claude Code, Codex, Gemini CLI, Qwen Code and pi on the embedded cluster."""
 
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,12 +9,13 @@ from temporalio.client import Client
 
 from agent_runs.agents.profile import load
 from agent_runs.client.outcome import outcome_at_close
+from agent_runs.client.tell import tell
 from agent_runs.contracts.request import SessionParams
 from agent_runs.contracts.start import HostTexts
 from agent_runs.transcript.entries import entry
 from dev_stack.demo import later_context
 from tests.conftest import UNKNOWN_SESSION
-from tests.pod.driving import bash
+from tests.pod.driving import bash, script
 from tests.pod.paperclip import serving
 from tests.runs.real_agents import COUNTED, KEY, SPENT, AgentSystem, key_of, real_agents, spent
 from tests.runs.real_opencode import later
@@ -71,6 +73,27 @@ async def test_the_next_run_continues_the_session(agents: AgentSystem, name: str
     assert two.session_id == one.session_id
     assert "not resumed" not in str(two.result_json.get("notes"))
     assert "The word is heron." in str(agents.model.requests[-1])
+
+
+async def test_an_agent_that_takes_no_messages_while_it_works_gets_one_as_its_next_prompt(
+    agents: AgentSystem, name: str, tmp_path: Path
+) -> None:
+    if load()[name].takes_messages:
+        pytest.skip(f"{name} takes messages while it works")
+    system, may_end = agents.system, tmp_path / "may-end"
+    raw = await agents.plays(name, bash(f"until [ -e {may_end} ]; do sleep 0.2; done"), {"text": "Done."})
+    ticket = await system.start(raw)
+    handle = ticket.handle(system.temporal)
+    await system.until_tools_began(raw)
+    text = f"The word is heron. {script({'text': 'I have read it.'})}"
+    answer = await tell(handle, system.wake(raw).start.key, system.sealer, text, "ada")
+    may_end.touch()
+    outcome = await outcome_at_close(handle)
+    assert answer.queued
+    assert_whole(outcome, "I have read it.")
+    assert len(outcome.attempts) == 2
+    assert "Done." in str(agents.model.requests[-1])  # it is the same session
+    assert await agents.left_of(raw) == []
 
 
 def skill(agents: AgentSystem, raw: dict[str, Any], name: str) -> tuple[str, HostTexts]:

@@ -58,7 +58,7 @@ async def creation(system: System) -> Creation:
     raw = context(agent_id=str(uuid.uuid4()))
     prepared = prepare(raw)
     config, preparations, attempt = prepared.request.config, FixedPreparation(prepared), attempt_key(raw)
-    prompts = Prompts(preparations)
+    prompts = Prompts(preparations, Opener([]))
     bundling = BundlePromptActivity(system.kubernetes, prompts)
     prompt = await ActivityEnvironment().run(bundling.bundle_prompt, BundlePrompt(attempt=attempt, config=config))
     profile = PodProfile(namespace="default", image="agent:test")

@@ -50,7 +50,7 @@ async def test_the_page_of_a_finished_run_shows_its_outcome(system: System) -> N
     assert "verified" in page
     for step in ("reading the worker&#39;s pod", "creating the Job", "following the agent&#39;s output", "judging"):
         assert step in page
-    assert "takes messages while it works (agent-runs tell): no" in page  # its transport is the command line
+    assert "gets messages (agent-runs tell): as its next prompt" in page  # its transport is the command line
     assert re.search(r'href="http://127.0.0.1:8233/namespaces/default/workflows/agent-run%3A', page)
 
 
@@ -115,7 +115,7 @@ async def test_the_store_has_the_usage_of_an_agent_that_is_at_work_and_silent(
 async def test_the_page_says_why_a_message_was_not_delivered(system: System) -> None:
     raw = system.agent("exec sleep 600")
     ticket = await system.start(raw)
-    with pytest.raises(MessageNotDelivered, match="command line"):
+    with pytest.raises(MessageNotDelivered, match="its session ends with its pod"):
         await TemporalRunInfo(system.temporal, system.settings).tell(attempt_key(raw).run, "go on", "ada", MESSAGE)
     await cancel(ticket.handle(system.temporal), "enough")
 

@@ -249,6 +249,36 @@ async def test_a_message_is_delivered_once_although_its_worker_is_killed(tempora
     assert [event["message"]["text"] for event in events if event["type"] == "user_message"] == ["a stork"]
 
 
+async def test_a_message_waits_for_the_end_of_opencodes_command_line_though_its_worker_is_killed(
+    temporal: Client, tmp_path: Path
+) -> None:
+    async with open_real_system(temporal, tmp_path) as system:
+        may_end = tmp_path / "may-end"
+        agent = await opencode_agent(system, "script", transport="run")
+        raw = playing(agent, bash(f"until [ -e {may_end} ]; do sleep 0.2; done"), {"text": "Done."})
+        ticket = await system.start(raw)
+        handle = ticket.handle(system.temporal)
+        async with system.worker_process() as worker:
+            await system.until_stored(raw)
+            text = f"Go on. {script({'text': 'I have read of the heron.'})}"
+            answer = await tell(handle, system.wake(raw).start.key, system.sealer, text, "ada")
+            worker.kill()
+        may_end.touch()
+        async with system.worker():
+            outcome = await outcome_at_close(handle)
+        events = [event for attempt in (1, 2) for event in await system.events(raw, attempt)]
+    assert (answer.queued, answer.attempt) == (True, 1)
+    assert (outcome.failure, outcome.summary) == (None, "I have read of the heron.")
+    assert_verified(outcome)
+    assert [each.failure_code for each in outcome.attempts] == [None, None]
+    assert [event["part"]["text"] for event in events if event["type"] == "text"] == [
+        "Done.",
+        "I have read of the heron.",
+    ]
+    assert len({event["sessionID"] for event in events}) == 1
+    assert "ada sent the agent a message, the prompt of attempt 2" in outcome.warnings
+
+
 @pytest.mark.parametrize("claimed", [False, True], ids=["own pod", "claimed pod"])
 async def test_a_server_that_is_killed_ends_the_run_by_name(system: System, opencode: int, claimed: bool) -> None:
     if claimed:

@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agent_runs.contracts.errors import MessageNotDelivered
-from agent_runs.contracts.request import Capabilities
 from agent_runs.contracts.updates import Option, Question, QuestionField
 from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.operators import Operators
@@ -26,7 +25,6 @@ PATH = f"/runs/{RUN}/cancel"
 TELL = f"/runs/{RUN}/tell"
 ANSWER = f"/runs/{RUN}/answer"
 MESSAGE = "6f0c4c4e-5b0e-4d53-9f3f-2f4d0b5d8a51"
-TAKES_MESSAGES = Capabilities(resumes=True, rests=True, takes_messages=True, tokens="with each step", cost=True)
 HTML = {"Accept": "text/html"}
 Form = dict[str, str] | list[tuple[str, str]]
 
@@ -156,9 +154,9 @@ async def test_the_link_of_a_run_sends_its_agent_nothing(here: Site) -> None:
     assert here.source.messages == []
 
 
-async def test_only_the_page_of_an_agent_that_takes_messages_leads_to_the_form(here: Site) -> None:
-    for capabilities, leads in ((TAKES_MESSAGES, True), (None, False)):
-        here.source.info = run_info("running", capabilities=capabilities)
+async def test_the_page_of_an_open_run_leads_to_the_form(here: Site) -> None:
+    for phase, leads in (("running", True), ("succeeded", False)):
+        here.source.info = run_info(phase)
         _, page, _ = await asked(here, "GET", f"/runs/{RUN}")
         assert (f'href="{RUN}/tell"' in page) is leads
 

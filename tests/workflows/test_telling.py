@@ -1,19 +1,33 @@
 """What somebody tells an agent reaches it once, while it works, or is refused in words."""
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from temporalio import activity
 from temporalio.client import Client, WorkflowUpdateFailedError
 
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.tell import tell
 from agent_runs.contracts import updates
-from agent_runs.contracts.errors import InvalidRequest, MessageNotDelivered
+from agent_runs.contracts.errors import InvalidRequest, MessageNotDelivered, PodLost, ProviderRejected
+from agent_runs.contracts.messages import EndJob
+from agent_runs.contracts.outcome import Report, Usage
+from agent_runs.contracts.request import Capabilities
 from agent_runs.contracts.start import MESSAGE_LIMIT, Binding, SealedMessage
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
-from tests.support.requests import FakeRequest
-from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, fail_with
+from tests.support.requests import FakeRequest, prepared
+from tests.workflows.fake_activities import (
+    DEFAULTS,
+    EARLY,
+    GOOD,
+    Answer,
+    FakeActivities,
+    FakeAgent,
+    answer_with,
+    fail_with,
+)
 from tests.workflows.fake_worker import reached, running_worker
 
 KEY = SealingKey.generate()
@@ -119,3 +133,141 @@ async def test_a_message_that_waits_when_the_run_ends_is_refused(
         with pytest.raises(MessageNotDelivered, match="the run has ended"):
             await waiting
     assert messages_in(steps) == []
+
+
+@dataclass
+class Turns:
+    """An agent that takes no messages while it works: what `stream_logs` and `create_job` do in each attempt.
+
+    Attributes:
+        at_work: set in each attempt; `may_end` ends one.
+        failures: of the attempts, in order; further ones have none.
+    """
+
+    keeps_sessions: bool = True
+    failures: list[Exception | None] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    rests: bool = False
+    at_work: asyncio.Event = field(default_factory=asyncio.Event)
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        return {
+            "prepare_run": answer_with(lambda input: prepared(input).model_copy(update={"capabilities": NO_MESSAGES})),
+            "create_job": self._create,
+            "stream_logs": self._stream,
+            "parse_transcript": answer_with(lambda _: self.reports.pop(0) if self.reports else GOOD),
+        }
+
+    async def _create(self, input: Any) -> Any:
+        job = await DEFAULTS["create_job"][1](input)
+        return job.model_copy(update={"keeps_sessions": self.keeps_sessions})
+
+    async def _stream(self, _: Any) -> Any:
+        self.at_work.set()
+        while not self.may_end.is_set():
+            activity.heartbeat()
+            await asyncio.sleep(0.02)
+        if failure := self.failures.pop(0) if self.failures else None:
+            raise failure
+        return EARLY.model_copy(update={"rests": self.rests})
+
+
+NO_MESSAGES = Capabilities(resumes=True, rests=True, takes_messages=False, tokens=None, cost=False)
+
+
+def bundled(steps: FakeActivities) -> list[tuple[int, list[str], bool, bool]]:
+    """Of each prompt: the attempt, who has sent its messages, and what else it has."""
+    found = []
+    for name, input in steps.calls:
+        if name == "bundle_prompt":
+            by = [message.by for message in input.messages]
+            found.append((input.attempt.attempt, by, input.resuming, input.continues))
+    return found
+
+
+@pytest.mark.parametrize("rests", [False, True], ids=["its pod ends", "its pod could rest"])
+async def test_an_agent_that_takes_no_messages_while_it_works_gets_them_as_its_next_prompt(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, rests: bool
+) -> None:
+    turns = Turns(rests=rests)
+    steps = FakeActivities(turns.answers)
+    async with running_worker(temporal, queue, steps) as start:
+        handle = await start(request_of_a_run)
+        await reached(turns.at_work)
+        first = await tell(handle, request_of_a_run.key, SEALER, "the branch is heron", "ada", "m1")
+        again = await tell(handle, request_of_a_run.key, SEALER, "the branch is heron", "ada", "m1")
+        await tell(handle, request_of_a_run.key, SEALER, "and push it", "bob")
+        turns.may_end.set()
+        outcome = await outcome_at_close(handle)
+    assert (first.queued, first.attempt, first) == (True, 1, again)
+    assert bundled(steps) == [(1, [], False, False), (2, ["ada", "bob"], True, True)]
+    (message, _) = steps.last_input("bundle_prompt").messages
+    binding = Binding.of_message(request_of_a_run.key, message.id)
+    assert Opener([KEY]).open(message.sealed, SealedMessage, binding).text == "the branch is heron"
+    assert steps.last_input("create_job").session.session_id == GOOD.session_id
+    first_end = next(input for name, input in steps.calls if name == "finish")
+    assert isinstance(first_end, EndJob)  # nothing of it is left when the next one begins
+    assert (outcome.failure, len(outcome.attempts), outcome.usage) == (None, 2, Usage(input_tokens=20, output_tokens=4))
+    for by in ("ada", "bob"):
+        assert f"a message of {by} is the agent's next prompt, once attempt 1 has ended" in outcome.warnings
+        assert f"{by} sent the agent a message, the prompt of attempt 2" in outcome.warnings
+    assert messages_in(steps) == []
+
+
+async def test_messages_are_repeated_with_a_lost_pod_and_go_into_a_fresh_session_with_all_else(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    unknown = Report(exit_code=1, unknown_session=True)
+    turns = Turns(failures=[None, PodLost("gone")], reports=[GOOD, Report(), unknown, GOOD])
+    steps = FakeActivities(turns.answers)
+    async with running_worker(temporal, queue, steps) as start:
+        handle = await start(request_of_a_run)
+        await reached(turns.at_work)
+        await tell(handle, request_of_a_run.key, SEALER, "the branch is heron", "ada")
+        turns.may_end.set()
+        outcome = await outcome_at_close(handle)
+    assert bundled(steps) == [
+        (1, [], False, False),
+        (2, ["ada"], True, True),
+        (3, ["ada"], True, True),
+        (4, ["ada"], False, True),
+    ]
+    assert outcome.failure is None
+
+
+async def test_a_message_that_waits_when_the_agent_fails_is_named(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    turns = Turns(reports=[GOOD.model_copy(update={"failure": ProviderRejected.as_failure("no")})])
+    steps = FakeActivities(turns.answers)
+    async with running_worker(temporal, queue, steps) as start:
+        handle = await start(request_of_a_run)
+        await reached(turns.at_work)
+        await tell(handle, request_of_a_run.key, SEALER, "the branch is heron", "ada")
+        turns.may_end.set()
+        outcome = await outcome_at_close(handle)
+    assert (outcome.error_code, len(outcome.attempts)) == (ProviderRejected.code, 1)
+    assert "the run ended before the agent got a message of ada" in outcome.warnings
+
+
+@pytest.mark.parametrize(
+    ("keeps_sessions", "allowed", "reason"),
+    [(False, 0, "its session ends with its pod"), (True, 20, "20 messages wait")],
+)
+async def test_a_message_is_not_queued_where_no_session_is_kept_or_too_many_wait(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, keeps_sessions: bool, allowed: int, reason: str
+) -> None:
+    turns = Turns(keeps_sessions=keeps_sessions)
+    steps = FakeActivities(turns.answers)
+    async with running_worker(temporal, queue, steps) as start:
+        handle = await start(request_of_a_run)
+        await reached(turns.at_work)
+        for number in range(allowed):
+            await tell(handle, request_of_a_run.key, SEALER, f"message {number}", "ada")
+        with pytest.raises(MessageNotDelivered, match=reason):
+            await tell(handle, request_of_a_run.key, SEALER, "one more", "ada")
+        turns.may_end.set()
+        outcome = await outcome_at_close(handle)
+    assert (outcome.failure, len(outcome.attempts)) == (None, 2 if allowed else 1)
