@@ -96,7 +96,7 @@ def page_text() -> str:
     return "".join([
         _INTRODUCTION,
         table(["", *(f"`{name}`" for name in CAPABILITIES)], _capabilities()),
-        "\nWith `transport: run`, `opencode` does not rest, and a message is its next prompt. Profiles of the others:\n\n",
+        "\nWith `transport: run`, `opencode` does not rest, and a message is its next prompt. The other profiles:\n\n",
         table(["", *(f"`{each.name}`" for each in profiles)], _profiles(profiles)),
         "\n",
         *(f"- {each.title}: {limit}\n" for each in profiles for limit in each.limits),
