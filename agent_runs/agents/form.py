@@ -137,7 +137,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             "advanced",
             "All other fields, those of Kubernetes among them, as YAML or JSON, such as `resources: {limits: {memory: "
             "8Gi}}`. docs/configuration.md lists them. Test environment checks it.",
-            "Advanced settings (YAML or JSON)",
+            "All other settings (YAML or JSON)",
         ),
     ),
     "In Paperclip's page": (
