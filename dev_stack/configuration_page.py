@@ -28,6 +28,8 @@ this page from the model that validates configurations.
   the run's page and in its current details; and in Paperclip's environment test and in
   `agent-runs doctor --agent-config FILE`.
 - An empty text and null are the same as no value. The fields of `resources` may be nested objects or keys with dots.
+  An object or a list of Kubernetes or OpenCode may also be its JSON text; `nodeSelector`, `labels` and `annotations`
+  may also be lines of `key=value`.
 - The operator's [policy](policy.md) may allow less than this page.
 
 ## `advanced`
@@ -39,7 +41,7 @@ The form has few fields. All others go into `advanced`, a text of YAML or JSON, 
 
 - Names, types and limits are those of this page, and a wrong value is reported with its path:
   `config.advanced.resources.limits.memory`.
-- A field of another section than "In advanced" is refused there by name.
+- It holds the fields of the sections "In advanced". Any other is refused there by name.
 - The fields of `advanced` also count at the top level of `adapterConfig`, where earlier forms and the API have saved
   them. Paperclip's form keeps what it does not show. A field with two different values is refused, unless the one at
   the top level is the default, which earlier forms have saved for every field. To remove it, send the whole

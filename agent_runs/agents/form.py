@@ -94,8 +94,8 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         ),
         Caption(
             "workspace",
-            "shared: a run is refused when no data volume keeps the files of its workspace. ephemeral: the run works, "
-            "and such files are lost with its pod.",
+            "Whether a run is refused when no data volume keeps the files of its workspace (shared), or works although "
+            "they are lost with its pod (ephemeral).",
             "Files of a run",
             {
                 "shared": "Keep them: refuse a run without a data volume",

@@ -45,18 +45,17 @@ class _Unreadable(ValueError):
 
 
 def fold(config: Mapping[str, Any]) -> Folded:
-    """Puts each field of `advanced` into its own place, unless something there says otherwise."""
+    """Puts each field of `advanced` into its own place, but for those that are wrong there."""
     outside = {name: value for name, value in config.items() if name != FIELD}
     try:
         given = {name: value for name, value in _object(config.get(FIELD)).items() if value not in (None, "")}
     except _Unreadable as unreadable:
         return Folded(outside, problems=((f"config.{FIELD}", str(unreadable)),))
-    inside = frozenset(map(top_key, given))
-    twice = {name: value for name, value in outside.items() if top_key(name) in inside}
-    if problems := (*_misplaced(given), *_differing(given, twice), *_foreign(given, f"config.{FIELD}")):
-        return Folded(outside, problems=problems)
-    alone = {name: value for name, value in outside.items() if name not in twice}
-    return Folded({**alone, **given}, inside)
+    problems = {name: tuple(_problems(name, value, outside)) for name, value in given.items()}
+    right = {name: value for name, value in given.items() if not problems[name]}
+    inside = frozenset(map(top_key, right))
+    alone = {name: value for name, value in outside.items() if top_key(name) not in inside}
+    return Folded({**alone, **right}, inside, tuple(each for found in problems.values() for each in found))
 
 
 def _object(value: object) -> Mapping[str, Any]:
@@ -84,20 +83,17 @@ def _read(text: str) -> object:
         raise _Unreadable(f"must be an object in YAML or JSON{wrong}") from None
 
 
-def _misplaced(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name in given:
-        if (top := top_key(name)) in TOP_LEVEL:
-            yield f"config.{FIELD}.{short(name)}", f"is not read here: set config.{top} itself"
-
-
-def _differing(given: Mapping[str, Any], outside: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Fields with two values. A default outside is no second one: earlier forms saved the default of each field."""
-    for other, value in outside.items():
-        default = field_schemas().get(other, {}).get("default")
-        for name in (each for each in given if top_key(each) == top_key(other)):
-            same = name == other and given[name] == value
-            if not (same or value in (None, "") or value == default):
-                yield f"config.{FIELD}.{short(name)}", f"and config.{other} differ: remove one of the two"
+def _problems(name: str, value: object, outside: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a field here. A default outside is no second value: earlier forms saved all defaults."""
+    path, top = f"config.{FIELD}.{short(name)}", top_key(name)
+    if top in TOP_LEVEL:
+        yield path, f"is not read here: set config.{top} itself"
+        return
+    for other, existing in outside.items():
+        no_value = (None, "", field_schemas().get(other, {}).get("default"))
+        if top_key(other) == top and existing not in no_value and (other, existing) != (name, value):
+            yield path, f"and config.{other} differ: remove one of the two"
+    yield from _foreign(value, path)
 
 
 def _foreign(value: object, path: str, levels: int = MAX_DEPTH) -> Iterator[tuple[str, str]]:

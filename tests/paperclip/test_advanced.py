@@ -170,8 +170,10 @@ def test_a_wrong_value_is_named_with_its_path_and_never_quoted(advanced: str, pa
 
 
 def test_wrong_values_inside_and_outside_are_reported_together() -> None:
-    message = refusal("maxSteps: many", timeoutSec="long", model="x")
-    for path in ("config.advanced.maxSteps ", "config.timeoutSec ", "config.model "):
+    wrong = "maxSteps: many\nkeepWarmSec: 5\nnamespace: a\nopencode: {since: 2026-01-02}\nlabels: 5"
+    message = refusal(wrong, timeoutSec="long", model="x", namespace="b")
+    inside = ("maxSteps", "keepWarmSec", "namespace", "opencode.since", "labels")
+    for path in (*(f"config.advanced.{name} " for name in inside), "config.timeoutSec ", "config.model "):
         assert path in message
 
 
