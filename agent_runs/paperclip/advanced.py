@@ -89,9 +89,9 @@ def _problems(name: str, value: object, outside: Mapping[str, Any]) -> Iterator[
     if top in TOP_LEVEL:
         yield path, f"is not read here: set config.{top} itself"
         return
-    for other, existing in outside.items():
+    for other in (each for each in outside if top_key(each) == top):
         no_value = (None, "", field_schemas().get(other, {}).get("default"))
-        if top_key(other) == top and existing not in no_value and (other, existing) != (name, value):
+        if outside[other] not in no_value and (other, outside[other]) != (name, value):
             yield path, f"and config.{other} differ: remove one of the two"
     yield from _foreign(value, path)
 
