@@ -25,6 +25,7 @@ from agent_runs.job.acp_plan import capabilities_of
 from agent_runs.job.checks import Checks
 from agent_runs.job.data_volume import Owner, RunFolders
 from agent_runs.job.redactions import WorkerValues
+from agent_runs.paperclip.advanced import fold
 from agent_runs.paperclip.environment import api_url_warning
 from agent_runs.paperclip.preparation import WrongFields, split
 from agent_runs.paperclip.sealing import Opener
@@ -91,7 +92,7 @@ class CheckConfigurationActivity:
         """What is found even for a wrong configuration, so that all is reported at once."""
         if self.surroundings is None:
             return ()
-        namespace = check.config.get("namespace")
+        namespace = fold(check.config).config.get("namespace")
         limit = (activity.info().start_to_close_timeout or LIMIT) / 2
         chosen = namespace if isinstance(namespace, str) and namespace else None
         return await self.surroundings.findings(chosen, agent, limit)

@@ -15,6 +15,17 @@ class NoPlainYaml(ValueError):
     """A text that is no YAML, or more of it than people write. Its message begins with the line or a colon."""
 
 
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuses a key that is there twice, of which YAML's loader would take the last one."""
+        found = set[str]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in found:
+                raise NoPlainYaml(f", line {key.start_mark.line + 1}: `{key.value}` is there twice")
+            found.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def load_yaml(text: str) -> Any:
     """The content of a text; None for an empty one.
 
@@ -25,7 +36,7 @@ def load_yaml(text: str) -> Any:
         raise NoPlainYaml(f" is larger than {MAX_FILE} characters")
     try:
         _check(text)
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

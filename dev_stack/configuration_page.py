@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from agent_runs.agents.form import CAPTIONS, Caption
+from agent_runs.agents.form import CAPTIONS, EXAMPLE, FORM, Caption
 from agent_runs.agents.opencode.switches import CONFIGURATION_SWITCHES, VARIABLE_SWITCHES
 from agent_runs.contracts.agent_config import field_schemas
 from agent_runs.paperclip.ineffective_variables import INEFFECTIVE
@@ -28,10 +28,26 @@ this page from the model that validates configurations.
   the run's page and in its current details; and in Paperclip's environment test and in
   `agent-runs doctor --agent-config FILE`.
 - An empty text and null are the same as no value. The fields of `resources` may be nested objects or keys with dots.
+  An object or a list of Kubernetes or OpenCode may also be its JSON text; `nodeSelector`, `labels` and `annotations`
+  may also be lines of `key=value`.
 - The operator's [policy](policy.md) may allow less than this page.
 
-Label: what the field is called in the form of this adapter; without one it is a field of Paperclip's own page, or is
-set through its API.
+## `advanced`
+
+The form has few fields. All others go into `advanced`, a text of YAML or JSON, or an object by the API:
+
+```yaml
+{example}```
+
+- Names, types and limits are those of this page, and a wrong value is reported with its path:
+  `config.advanced.resources.limits.memory`.
+- It holds the fields of the sections "In advanced". Any other is refused there by name.
+- The fields of `advanced` also count at the top level of `adapterConfig`, where earlier forms and the API have saved
+  them. Paperclip's form keeps what it does not show. A field with two different values is refused, unless the one at
+  the top level is the default, which earlier forms have saved for every field. To remove it, send the whole
+  `adapterConfig` without it: `PATCH /api/agents/ID` with `"replaceAdapterConfig": true`.
+- 16384 characters at most, 32 levels at most, and no aliases (`*name`).
+- Paperclip resolves no secrets there: put them into `env`.
 """
 _TYPES: Final = {
     "string": "text",
@@ -51,26 +67,26 @@ def page_text() -> str:
     captions = {caption.key: caption for group in CAPTIONS.values() for caption in group}
     if missing := [key for key in field_schemas() if key not in captions]:
         raise KeyError(f"add a Caption to CAPTIONS in agent_runs/agents/form.py for {', '.join(missing)}")
-    return "\n".join([_INTRODUCTION, *_groups(), *_unknown_fields(), *_variables(), *_switches()])
+    introduction = _INTRODUCTION.replace("{example}", EXAMPLE)
+    return "\n".join([introduction, *_groups(), *_unknown_fields(), *_variables(), *_switches()])
 
 
 def _groups() -> Iterator[str]:
     for group, captions in CAPTIONS.items():
         yield f"## {group}\n"
-        yield table(("key", "label", "type", "default", "limits", "what it does"), map(_row, captions))
+        labels = ("label",) if group == FORM else ()
+        yield table(("key", *labels, "type", "default", "limits", "what it does"), map(_row, captions))
 
 
 def _row(caption: Caption) -> tuple[str, ...]:
     schema = field_schemas()[caption.key]
-    shown = "" if caption.visible_when is None else " Shown with `{} = {}`.".format(*caption.visible_when)
-    shown += " OpenCode only." if caption.opencode_only else ""
     return (
         f"`{caption.key}`",
-        caption.label or "",
+        *((caption.label,) if caption.label else ()),
         _type(schema),
         _default(schema),
         _limits(schema),
-        caption.hint + shown,
+        caption.hint,
     )
 
 

@@ -43,6 +43,22 @@ test("the same build replaces Paperclip's own OpenCode adapter where a setting s
   expect(await outputOf(program, { AGENT_RUNS_ADAPTER_TYPE: "opencode_local" })).toBe("opencode_local");
 });
 
+test("the form is ten fields with words: units of amounts, and what each choice means", async () => {
+  const program = 'console.log(JSON.stringify((await import("./index.js")).createServerAdapter().getConfigSchema()))';
+  type Field = { key: string; label: string; type: string; options?: { label: string; value: string }[] };
+  const { fields } = (await outputOf(program)) as { fields: Field[] };
+  expect(fields).toHaveLength(10);
+  expect(fields.at(-1)).toMatchObject({
+    key: "advanced",
+    type: "textarea",
+    label: expect.stringMatching(/YAML or JSON/),
+  });
+  for (const { type, label, options = [] } of fields) {
+    if (type === "number") expect(label).toMatch(/\((seconds|US dollars)\)$/);
+    if (type === "select") for (const choice of options) expect(choice.label).not.toBe(choice.value);
+  }
+});
+
 test("the page's parser loads as Paperclip's worker loads it: one CommonJS file without imports", async () => {
   const source = await readFile(join(folder, "ui-parser.cjs"), "utf8");
   expect(source.length).toBeLessThan(50_000);

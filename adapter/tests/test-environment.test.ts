@@ -102,6 +102,19 @@ describe("a worker checks the agent's configuration", () => {
     expect(found.status).toBe("fail");
   });
 
+  it("and reports what is wrong in the field for all other settings by its path", async () => {
+    const named = async (advanced: string) => {
+      const { checks } = await tested({ advanced });
+      return checks.filter(({ code }) => code === "agent_configuration").map(({ message }) => message);
+    };
+    expect((await named("resources: {limits: {memory: lots}}\nmaxSteps: many\ntaskQueue: other")).sort()).toEqual([
+      expect.stringMatching(/^config\.advanced\.maxSteps must be a whole number/),
+      expect.stringMatching(/^config\.advanced\.resources\.limits\.memory must be a Kubernetes quantity/),
+      "config.advanced.taskQueue is not read here: set config.taskQueue itself",
+    ]);
+    expect(await named("resources: {limits: {memory: 8Gi}}")).toEqual([]);
+  });
+
   it("and reports wrong providers in Paperclip's environment by the name of the variable", async () => {
     vi.stubEnv("PAPERCLIP_OPENCODE_PROVIDERS", "no JSON");
     const found = (await tested()).checks.filter(({ code }) => code === "agent_configuration");

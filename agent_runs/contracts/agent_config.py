@@ -10,11 +10,13 @@ class AgentConfig(AdapterConfig):
     """The configuration of an agent.
 
     Attributes:
+        advanced: other fields of this model, as one text of YAML or JSON, or as an object; see `paperclip.advanced`.
         on_busy, task_queue: read by the plugin alone.
         effort, thinking_effort: Paperclip's own spellings of `variant`.
         instructions_root_path, instructions_bundle_mode: where Paperclip keeps the agent's instructions.
     """
 
+    advanced: dict[str, Any] | str | None = None
     on_busy: Literal["wait", "refuse"] = "wait"
     task_queue: OptionalText = None
     effort: OptionalText = None
@@ -25,6 +27,25 @@ class AgentConfig(AdapterConfig):
 
 CONFIGURATION: Final = AgentConfig.model_json_schema()
 """The JSON Schema of a whole configuration."""
+
+TOP_LEVEL: Final = frozenset(
+    {
+        *("agent", "image", "workspace", "dangerouslySkipPermissions", "keepWarmSec", "maxCostUsd", "onBusy"),
+        *("timeoutSec", "graceSec", "advanced", "model", "effort", "thinkingEffort", "env", "extraArgs", "taskQueue"),
+        *("promptTemplate", "bootstrapPromptTemplate", "instructionsFilePath", "instructionsRootPath"),
+        *("instructionsBundleMode", "paperclipRuntimeSkills", "paperclipSkillSync"),
+    }
+)
+"""Fields that are never inside of `advanced`: Paperclip's page has or writes them, or the plugin, which reads no YAML,
+reads them."""
+
+_SPELLINGS: Final = {name: field.alias or name for name, field in AgentConfig.model_fields.items()}
+
+
+def top_key(key: str) -> str:
+    """The top-level field of a key: `resources` of `resources.limits.cpu`, `nodeSelector` of `node_selector`."""
+    name = key.partition(".")[0]
+    return _SPELLINGS.get(name, name)
 
 
 def field_schemas() -> dict[str, dict[str, Any]]:

@@ -73,6 +73,11 @@ def _number_not_flag(value: object) -> object:
     return value
 
 
+def _number_as_text(value: object) -> object:
+    """A quantity without a unit, which YAML and JSON have as a number."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
 def _pairs(value: object) -> object:
     """`key=value` lines, JSON object text, or an object: the three forms the existing adapters accept."""
     if not isinstance(value, str):
@@ -156,7 +161,7 @@ Namespace = Annotated[
 Quantity = Annotated[
     str, _Trimmed, matching(QUANTITY.fullmatch, "must be a Kubernetes quantity such as '500m', '2' or '4Gi'")
 ]
-OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_blank_is_absent)]
+OptionalQuantity = Annotated[Quantity | None, BeforeValidator(_number_as_text), BeforeValidator(_blank_is_absent)]
 Seconds = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=30 * 24 * 3600)]
 Count = Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10**12)]
 USD_LIMIT: Final = 10**6

@@ -9,7 +9,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as attribute
 from typing import Any, Final, Protocol, TypeGuard
 
@@ -36,7 +36,7 @@ from agent_runs.contracts.request import (
 )
 from agent_runs.contracts.start import HostTexts
 from agent_runs.contracts.syntax import is_absolute_url, path_of, remedy_of
-from agent_runs.paperclip import session, skills, tools
+from agent_runs.paperclip import advanced, session, skills, tools
 from agent_runs.paperclip.gateways import PROVIDERS_VARIABLE, Gateways
 from agent_runs.paperclip.ineffective_variables import ineffective_variables
 from agent_runs.paperclip.javascript import stringify, trim, well_formed
@@ -91,7 +91,7 @@ each time that the activity is retried."""
 REMEDY_LIMIT: Final = 300
 
 _SECRET_FIELD: Final = re.compile(
-    r"^(env|headers|mcpservers|opencode|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
+    r"^(env|headers|mcpservers|opencode|advanced|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
     r"|.*(token|secret|password|passwd|credential|api_?key|private_?key|authorization|bearer|kubeconfig).*)$",
     re.IGNORECASE,
 )
@@ -197,11 +197,22 @@ def split(raw: Mapping[str, Any], host: HostTexts) -> Preparation:
         InvalidRequest: it is nested too deeply.
         PaperclipBudgetExceeded: as `prepare`.
     """
+    config = raw.get("config")
+    folded = advanced.fold(_object(config))
+    try:
+        return _split({**raw, "config": folded.config} if isinstance(config, Mapping) else raw, host, folded)
+    except WrongFields as wrong:
+        problems = [replace(each, field=folded.written(each.field)) for each in wrong.problems]
+        raise WrongFields(problems, wrong.warnings) from None
+
+
+def _split(raw: Mapping[str, Any], host: HostTexts, folded: advanced.Folded) -> Preparation:
     tidy: dict[str, Any] = _tidy(raw, NESTING_LIMIT)
-    warnings = _configuration_warnings(tidy)
+    warnings = tuple(map(folded.written, _configuration_warnings(tidy)))
     addresses = tools.Addresses.of(host, _object(tidy.get("config")).get("paperclipApiUrl"))
     providers = Gateways.of(_object(tidy.get("config")), host)
-    context = _validated(_at_pods_addresses(tidy, addresses), providers, warnings)
+    unread = (*providers.problems, *folded.problems)
+    context = _validated(_at_pods_addresses(tidy, addresses), unread, warnings)
     wake = _wake_context(context, tidy)
     directory = session.working_directory(wake.paperclip_workspace, context.config)
     stored = session.decode(context.runtime)
@@ -296,11 +307,22 @@ def _configuration_warnings(tidy: dict[str, Any]) -> tuple[str, ...]:
     """What of the agent's configuration has no effect."""
     config = _object(tidy.get("config"))
     given = {name for name, value in _object(config.get("env")).items() if value is not None}
-    return (*unknown_fields(config), *ineffective_variables(given - _host_variables(tidy)))
+    return (*unknown_fields(config), *_unused_effort(config), *ineffective_variables(given - _host_variables(tidy)))
 
 
-def _validated(tidy: dict[str, Any], providers: Gateways, warnings: tuple[str, ...]) -> ExecutionContext:
-    unsupported = (*_unsupported(tidy), *(Problem(path[:FIELD_LIMIT], remedy) for path, remedy in providers.problems))
+def _unused_effort(config: dict[str, Any]) -> Iterator[str]:
+    """The effort that Paperclip's page shows, where a variant counts, which it does not show."""
+    variant = config.get("variant")
+    for name in ("effort", "thinkingEffort"):
+        if variant and config.get(name) not in (None, "", variant):
+            yield f"config.{name} has no effect: config.variant counts"
+
+
+def _validated(tidy: dict[str, Any], unread: Iterable[tuple[str, str]], warnings: tuple[str, ...]) -> ExecutionContext:
+    unsupported = (
+        *_unsupported(tidy),
+        *(Problem(path[:FIELD_LIMIT], remedy[:REMEDY_LIMIT]) for path, remedy in unread),
+    )
     try:
         context = ExecutionContext.model_validate(_given(tidy))
     except ValidationError as error:

@@ -1,13 +1,16 @@
 """Paperclip's environment test and `agent-runs doctor` warn of what a run of the same configuration warns of."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.check_configuration import CheckConfigurationActivity
 from agent_runs.contracts.start import Binding, CheckReport, CheckStart, Finding, SealedCheck
+from agent_runs.doctor.surroundings import Surroundings
 from agent_runs.job.checks import Checks
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.paperclip.preparation import prepare
@@ -24,15 +27,27 @@ async def no_values() -> WorkerValues:
     return WorkerValues()
 
 
-async def found(config: dict[str, Any]) -> Sequence[Finding]:
+@dataclass
+class Namespaces:
+    """Surroundings that are asked for their namespace alone."""
+
+    asked: list[str | None] = field(default_factory=list)
+
+    async def findings(self, namespace: str | None, _agent: object, _limit: timedelta) -> Sequence[Finding]:
+        self.asked.append(namespace)
+        return ()
+
+
+async def found(config: dict[str, Any], surroundings: Surroundings | None = None) -> Sequence[Finding]:
     """What the environment test finds in a configuration."""
     environment = ActivityEnvironment()
     binding = Binding(
         purpose="check", workflow_id=environment.info.workflow_id or "", company_id="acme", run_id="check-1"
     )
     sealed = SEALER.seal(SealedCheck(binding=binding, config=config))
-    step = CheckConfigurationActivity(OPENER, Checks(), "http://paperclip:3100", no_values).check_configuration
-    report: CheckReport = await environment.run(step, CheckStart(check_id="check-1", company_id="acme", sealed=sealed))
+    checking = CheckConfigurationActivity(OPENER, Checks(), "http://paperclip:3100", no_values, surroundings)
+    start = CheckStart(check_id="check-1", company_id="acme", sealed=sealed)
+    report: CheckReport = await environment.run(checking.check_configuration, start)
     return report.findings
 
 
@@ -58,3 +73,10 @@ async def test_a_wrong_field_hides_no_warning() -> None:
 
 async def test_a_configuration_without_such_fields_has_no_warning() -> None:
     assert warnings(await found({"model": "a/b", "workspace": "ephemeral", "env": {"MINE": "1"}})) == ()
+
+
+async def test_the_namespace_of_advanced_is_checked_also_where_another_field_is_wrong() -> None:
+    surroundings = Namespaces()
+    findings = await found({"advanced": "namespace: agents\nmaxSteps: many"}, cast("Surroundings", surroundings))
+    assert [each.message.partition(" ")[0] for each in findings] == ["config.model", "config.advanced.maxSteps"]
+    assert surroundings.asked == ["agents"]

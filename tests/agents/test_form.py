@@ -1,58 +1,24 @@
-"""The committed schema and form; the form has the fields of the existing adapters, with the model's defaults."""
+"""The committed schema and form; the form has few fields, with words, units and the model's defaults."""
+
+import re
 
 from agent_runs.agents.form import CAPABILITIES, FORM_FILE, form, form_text
 from agent_runs.contracts.agent_config import field_schemas
-from agent_runs.contracts.request import RunConfig
+from agent_runs.contracts.request import AdapterConfig
 from agent_runs.contracts.schema import SCHEMA_FILE, schema_text
 
 FIELDS = form()["fields"]
-
 INPUTS = {
-    "agent": "combobox",  # ours
-    "variant": "text",
-    "dangerouslySkipPermissions": "toggle",
-    "askTimeoutSec": "number",  # ours
-    "keepWarmSec": "number",
-    "transport": "select",
-    "opencodeFeatures": "textarea",
-    "workspace": "select",  # ours: the existing adapters lose the work
-    "skills": "select",
-    "agentDbMode": "select",
-    "agentDbStorageClass": "text",
-    "agentDbStorageCapacity": "text",
-    "serviceAccountName": "text",
-    "namespace": "text",
+    "agent": "combobox",
     "image": "text",
-    "imagePullPolicy": "select",
-    "resources.requests.cpu": "text",
-    "resources.requests.memory": "text",
-    "resources.limits.cpu": "text",
-    "resources.limits.memory": "text",
-    "nodeSelector": "textarea",
-    "tolerations": "textarea",
-    "labels": "textarea",
-    "ttlSecondsAfterFinished": "number",
-    "retainJobs": "toggle",
-    "resources.requests.ephemeral-storage": "text",  # ours, as are the next ones: after those of the existing adapters
-    "resources.limits.ephemeral-storage": "text",
-    "annotations": "textarea",
-    "runtimeClassName": "text",
-    "priorityClassName": "text",
-    "affinity": "textarea",
-    "topologySpreadConstraints": "textarea",
-    "extraVolumes": "textarea",
-    "podTemplate": "textarea",
+    "dangerouslySkipPermissions": "toggle",
+    "workspace": "select",
+    "keepWarmSec": "number",
     "maxCostUsd": "number",
-    "maxTokens": "number",
-    "maxSteps": "number",
-    "maxRepeatedCalls": "number",
-    "scheduleTimeoutSec": "number",
-    "startTimeoutSec": "number",
-    "firstOutputTimeoutSec": "number",
-    "silenceTimeoutSec": "number",
-    "infrastructureRetries": "number",
-    "paperclipApiUrl": "text",
     "onBusy": "select",
+    "timeoutSec": "number",
+    "graceSec": "number",
+    "advanced": "textarea",
 }
 
 
@@ -76,15 +42,35 @@ def test_every_agent_is_documented_with_what_it_can_do() -> None:
     assert [line.partition(":")[0].removeprefix("- ") for line in take_messages] == ["opencode", "claude", "codex"]
 
 
-def test_agents_of_the_existing_adapters_keep_their_fields_in_their_order() -> None:
+def test_the_form_has_ten_fields_and_one_of_them_holds_all_others() -> None:
     assert [(field["key"], field["type"]) for field in FIELDS] == list(INPUTS.items())
     assert [field["key"] for field in FIELDS if not (field["label"] and field["hint"].endswith("."))] == []
 
 
+def test_an_amount_has_its_unit_in_its_label() -> None:
+    units = {field["key"]: field["label"].partition(" (")[2] for field in FIELDS if field["type"] == "number"}
+    seconds = dict.fromkeys(("keepWarmSec", "timeoutSec", "graceSec"), "seconds)")
+    assert units == {**seconds, "maxCostUsd": "US dollars)"}
+
+
+def test_only_the_time_limits_of_a_run_are_where_paperclip_hides_fields() -> None:
+    """Paperclip puts a field into its closed section "Advanced Run Policy" by its key. Source: Paperclip 2026.916.1."""
+    hidden = [field["key"] for field in FIELDS if re.search("timeout|grace|lifecycle", field["key"], re.IGNORECASE)]
+    assert hidden == ["timeoutSec", "graceSec"]  # its own fields of these names would be there
+
+
+def test_choices_are_those_of_the_model_in_words() -> None:
+    chosen = {field["key"]: field["options"] for field in FIELDS if field["type"] == "select"}
+    assert list(chosen) == ["workspace", "onBusy"]
+    for key, options in chosen.items():
+        assert [option["value"] for option in options] == field_schemas()[key]["enum"]
+        assert all(" " in option["label"] for option in options)
+
+
 def test_an_untouched_form_is_the_default_configuration() -> None:
     untouched = {field["key"]: field["default"] for field in FIELDS if "default" in field}
-    assert len(untouched) > 8
-    assert RunConfig.model_validate({"model": "a/b", **untouched}) == RunConfig(model="a/b")
+    assert len(untouched) > 5
+    assert AdapterConfig.model_validate({"model": "a/b", **untouched}) == AdapterConfig(model="a/b")
 
 
 def test_a_select_begins_with_a_choice_that_it_offers() -> None:
@@ -93,22 +79,4 @@ def test_a_select_begins_with_a_choice_that_it_offers() -> None:
         for field in FIELDS
         if field["type"] == "select"
     }
-    assert chosen == dict.fromkeys(
-        ["workspace", "skills", "agentDbMode", "imagePullPolicy", "transport", "onBusy"], True
-    )
-
-
-def test_the_volumes_fields_are_shown_only_for_a_volume_of_the_agents_own() -> None:
-    shown = {field["key"]: field["meta"]["visibleWhen"] for field in FIELDS if "meta" in field}
-    when = {"key": "agentDbMode", "value": "dedicated_pvc"}
-    assert [key for key in shown if shown[key] == when] == ["agentDbStorageClass", "agentDbStorageCapacity"]
-
-
-def test_a_field_of_opencodes_alone_is_hidden_for_another_agent_and_shown_where_none_is_chosen() -> None:
-    shown = {field["key"]: field["meta"]["visibleWhen"] for field in FIELDS if "meta" in field}
-    when = {"key": "agent", "notValues": ["claude", "codex", "gemini", "pi", "qwen"]}
-    assert [key for key in shown if shown[key] == when] == [
-        "transport",
-        "opencodeFeatures",
-        "agentDbMode",
-    ]
+    assert chosen == {"workspace": True, "onBusy": True}

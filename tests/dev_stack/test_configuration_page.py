@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from agent_runs.agents import form
-from agent_runs.agents.form import CAPTIONS, Caption
-from agent_runs.contracts.agent_config import field_schemas
+from agent_runs.agents.form import CAPTIONS, EXAMPLE, FORM, Caption
+from agent_runs.contracts.agent_config import TOP_LEVEL, field_schemas
+from agent_runs.contracts.pod_options import MAX_JSON
 from agent_runs.contracts.request import Resources
 from agent_runs.job.placement import resources
+from agent_runs.plain_yaml import MAX_DEPTH
 from dev_stack.configuration_page import PAGE_FILE, page_text
 from tests.support.cases import case
 
@@ -43,24 +45,30 @@ def test_every_field_that_the_plugin_reads_is_among_them() -> None:
     assert block
     read = re.findall(r': "(\w+)"', block[1])
     assert {"taskQueue", "onBusy"} <= set(read) <= set(field_schemas())
+    assert set(read) - TOP_LEVEL == {"paperclipApiUrl"}  # in advanced the worker reads it, and the agent's own counts
 
 
 def test_a_field_without_description_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(form.CAPTIONS, "Core", tuple(each for each in CAPTIONS["Core"] if each.key != "variant"))
-    with pytest.raises(KeyError, match=r"add a Caption .* for variant"):
+    monkeypatch.setitem(form.CAPTIONS, FORM, tuple(each for each in CAPTIONS[FORM] if each.key != "image"))
+    with pytest.raises(KeyError, match=r"add a Caption .* for image"):
         page_text()
 
 
 def test_a_description_without_a_field_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(form.CAPTIONS, "Other", (Caption("removed", None, "Nothing."),))
+    monkeypatch.setitem(form.CAPTIONS, "Other", (Caption("removed", "Nothing."),))
     with pytest.raises(KeyError, match="removed"):
         page_text()
 
 
 def test_a_row_has_the_models_type_default_and_limits() -> None:
-    assert described("graceSec").startswith("| `graceSec` |  | whole number | 60 | 0 to 2592000 |")
-    assert described("model").startswith("| `model` |  | text | required |  |")
-    assert described("onBusy").startswith("| `onBusy` | When the Agent Is Busy | `wait`, `refuse` | `wait` |  |")
+    assert described("askTimeoutSec").startswith("| `askTimeoutSec` | whole number | 3600 | 0 to 2592000 |")
+    assert described("model").startswith("| `model` | text | required |  |")
+    assert described("workspace").startswith("| `workspace` | Files of a run | `shared`, `ephemeral` | `shared` |  |")
+
+
+def test_the_page_shows_an_advanced_field() -> None:
+    assert f"```yaml\n{EXAMPLE}```\n" in page_text()
+    assert f"{MAX_JSON} characters at most, {MAX_DEPTH} levels" in page_text()
 
 
 def test_the_amounts_of_an_agent_that_names_none_are_the_described_ones() -> None:

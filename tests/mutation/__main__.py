@@ -123,6 +123,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         *("tests/contracts/test_identity.py", "tests/workflows/test_boundary.py", "tests/job/test_manifest.py"),
         *("tests/kube/test_previous_runs.py", "tests/security/test_network.py"),
     ),
+    "agent_runs/paperclip/advanced.py": ("tests/paperclip/test_advanced.py",),
     "agent_runs/plain_yaml.py": ("tests/security/test_bombs.py", "tests/kube/test_credentials.py", "tests/job"),
     "agent_runs/kube/credentials.py": ("tests/kube/test_credentials.py", "tests/kube/test_client.py"),
     "agent_runs/kube/diagnosis.py": tuple(

@@ -27,6 +27,7 @@ YAML = {
     "a long number": ("a: " + "1" * 5000, "f, line 1: a value without quotes has more than 1024 characters"),
     "a number of sixties": ("a: " + ":".join(["1"] * 5000), "f, line 1: a value without quotes"),
     "a number in quotes": ("a: !!int '" + ":".join(["1"] * 5000) + "'", "f, line 1: a value without quotes"),
+    "a key twice": ("b: 1\na: 1\nb: 2\n", "f, line 3: `b` is there twice"),
     "a date that is none": ("a: 2026-99-99", "f: a value is no date or number"),
     "a long text": ("a: '" + "x" * 1_100_000 + "'", "f is larger than 1048576 characters"),
 }
