@@ -1,6 +1,7 @@
-// Bundles the package: one ESM entry for Paperclip's server, one CommonJS file for its UI worker.
+// Bundles the package: one ESM entry for Paperclip's server, one CommonJS file for its UI worker, and a folder that installs
+// the same entry a second time: Paperclip takes one type from a folder.
 // `node build.mjs [FOLDER]`; without one into dist.
-import { readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { build } from "esbuild";
 
@@ -43,6 +44,17 @@ const built = await Promise.all([
     target: "es2020",
   }),
 ]);
+const { version } = JSON.parse(await readFile(join(import.meta.dirname, "package.json"), "utf8"));
+const override = join(folder, "opencode_local");
+await mkdir(override);
+await writeFile(join(override, "package.json"), `${JSON.stringify({ version, type: "module", main: "index.js" })}\n`);
+// Paperclip reloads a module by a new query, which has to reach the entry.
+await writeFile(
+  join(override, "index.js"),
+  `const adapter = await import(new URL("../index.js" + new URL(import.meta.url).search, import.meta.url).href);
+export const createServerAdapter = () => adapter.createServerAdapter("opencode_local");
+`,
+);
 await writeFile(
   join(folder, "licenses.txt"),
   await licenses(built.flatMap(({ metafile }) => Object.keys(metafile.inputs))),

@@ -67,7 +67,7 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
     const helpers = await paperclipHelpers();
     const prepared = await prepare(ctx, settings, sealer, helpers);
     await yieldToEventLoop();
-    const logFormat = logFormatFor(settings, helpers.version);
+    const logFormat = logFormatFor(settings, ctx.agent.adapterType, helpers.version);
     return { settings, temporal: temporalFor(settings), prepared, logFormat };
   };
   return await executeWith(ctx, createParts);
@@ -161,7 +161,7 @@ class Execution {
     const { cwd } = objectOf(objectOf(this.#ctx.context).paperclipWorkspace);
     const { agent } = objectOf(this.#ctx.config);
     // Paperclip does not hold tasks of a type that it knows as a conversation; internal, hence only where it knows recovery
-    const adapterType = this.#recovery ? this.#settings.reportAs : this.#settings.adapterType;
+    const adapterType = (!this.#recovery && this.#ctx.agent.adapterType) || this.#settings.reportAs;
     await ignoreFailure(
       this.#ctx.onMeta?.({
         adapterType,

@@ -4,7 +4,7 @@ import form from "../../agent_runs/agents/form.json" with { type: "json" };
 import models from "../../agent_runs/agents/models.json" with { type: "json" };
 import { execute } from "./execute.ts";
 import { scheduleReconciler } from "./reconcile.ts";
-import { adapterTypeIn, settingsFrom } from "./settings.ts";
+import { settingsFrom } from "./settings.ts";
 import { listSkills } from "./skills.ts";
 import { temporalFor } from "./temporal.ts";
 import { testEnvironment } from "./test-environment.ts";
@@ -13,12 +13,14 @@ import { yieldToEventLoop } from "./waits.ts";
 /**
  * Creates the adapter. Nothing is connected or read before the first call of one of its functions, except by the
  * reconciler, which begins some seconds later to look for runs that this server has lost.
+ *
+ * @param type its own, or that of Paperclip's OpenCode adapter, which this one then replaces: see `build.mjs`.
  */
-export function createServerAdapter() {
+export function createServerAdapter(type: "opencode_k8s" | "opencode_local" = "opencode_k8s") {
   scheduleReconciler();
   void warmUp().catch(() => undefined); // an execution reports the same error
   return {
-    type: adapterTypeIn(process.env),
+    type,
     execute,
     testEnvironment,
     // suggestions, next to a free text; `PAPERCLIP_ADAPTER_MODELS` replaces them

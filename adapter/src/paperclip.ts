@@ -24,7 +24,7 @@ export interface RuntimeStatusUpdate {
 
 export interface AdapterExecutionContext {
   runId: string;
-  agent: { id: string; companyId: string; name: string };
+  agent: { id: string; companyId: string; name: string; adapterType: string | null };
   runtime: {
     sessionId: string | null;
     sessionParams: JsonObject | null;

@@ -15,14 +15,6 @@ import type { JsonObject } from "./paperclip.ts";
 import { type TemporalServer, temporalServer } from "./temporal-server.ts";
 
 const PREFIX = "AGENT_RUNS_";
-/** A type of its own, or that of Paperclip's OpenCode adapter, which this one then replaces. The first is the default. */
-const ADAPTER_TYPES = ["opencode_k8s", "opencode_local"] as const;
-
-/** The type under which Paperclip loads this adapter; a wrong setting is refused elsewhere. */
-export function adapterTypeIn(environment: NodeJS.ProcessEnv) {
-  const chosen = environment[`${PREFIX}ADAPTER_TYPE`]?.trim();
-  return ADAPTER_TYPES.find((type) => type === chosen) ?? ADAPTER_TYPES[0];
-}
 
 /**
  * Versions of Paperclip in which no browser loads a parser of an external adapter: the worker program that its UI runs
@@ -34,11 +26,8 @@ const WITHOUT_PARSERS: ReadonlySet<unknown> = new Set(["2026.916.1"]);
 /** How a run's log is written: OpenCode's `events` for a parser, or `text` for people. */
 export type LogFormat = "events" | "text";
 
-/**
- * The format for the Paperclip of this version. In place of Paperclip's own OpenCode adapter that one's parser or ours shows
- * the log; both read OpenCode's events.
- */
-export function logFormatFor({ logFormat, adapterType }: Settings, version: string | undefined): LogFormat {
+/** The format for agents of this type. Paperclip's own parser of `opencode_local` reads OpenCode's events. */
+export function logFormatFor({ logFormat }: Settings, adapterType: unknown, version: string | undefined): LogFormat {
   if (logFormat !== "auto") return logFormat;
   return WITHOUT_PARSERS.has(version) && adapterType !== "opencode_local" ? "text" : "events";
 }
@@ -88,7 +77,6 @@ export function settingsFrom(environment: NodeJS.ProcessEnv, config: JsonObject 
     /** The memo and the summary of a started run hold the names of its agent and task; without, its ids alone. */
     names: flag("NAMES"),
     onBusy: choice("ON_BUSY", ["wait", "refuse"]),
-    adapterType: choice("ADAPTER_TYPE", ADAPTER_TYPES),
     /** The adapter type that an invocation is reported as; some of Paperclip's behaviour depends on it. */
     reportAs: choice("REPORT_AS", ["opencode_local", "opencode_k8s"]),
     /** How a run's log is written; `auto` depends on the Paperclip, see `logFormatFor`. */

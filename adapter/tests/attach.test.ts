@@ -56,7 +56,7 @@ describe("without a worker", () => {
   });
 
   it("creates one workflow for 25 request ids and 50 callers, and gives each the right ticket", async () => {
-    const agent = { id: randomUUID(), companyId: "acme", name: "Ada" };
+    const { agent } = aRequest();
     const ids = Array.from({ length: 25 }, () => randomUUID());
     const wakes = ids.map((runId) => wakeOf(aRequest({ agent, runId, context: { taskId: runId } })));
     const tickets = await Promise.all([...wakes, ...wakes].map(async (wake) => attach(temporal, await wake)));

@@ -13,10 +13,9 @@ const run = promisify(execFile);
 let folder: string;
 
 /** The JSON that a program prints in a new process, in a folder with nothing but the bundle. */
-async function outputOf(program: string, environment: NodeJS.ProcessEnv = {}): Promise<unknown> {
+async function outputOf(program: string): Promise<unknown> {
   const { stdout, stderr } = await run(process.execPath, ["--input-type=module", "--eval", program], {
     cwd: folder,
-    env: { ...process.env, ...environment },
   });
   expect(stderr).toBe("");
   return JSON.parse(stdout);
@@ -38,9 +37,15 @@ test("the entry loads from a folder without packages and creates the adapter, wi
   expect(found).toEqual({ type: "opencode_k8s", execute: "function", working: [] });
 });
 
-test("the same build replaces Paperclip's own OpenCode adapter where a setting says so", async () => {
-  const program = 'console.log(JSON.stringify((await import("./index.js")).createServerAdapter().type))';
-  expect(await outputOf(program, { AGENT_RUNS_ADAPTER_TYPE: "opencode_local" })).toBe("opencode_local");
+test("its second folder has the type of Paperclip's own OpenCode adapter, in the same code, also after a reload", async () => {
+  const found = await outputOf(`
+    const load = async (path) => (await import(path)).createServerAdapter();
+    const [own, other] = [await load("./index.js"), await load("./opencode_local/index.js")];
+    const reloaded = await load("./opencode_local/index.js?t=2");
+    const same = [other, reloaded].map(({ execute }) => execute === own.execute);
+    console.log(JSON.stringify({ types: [own, other, reloaded].map(({ type }) => type), same }));
+  `);
+  expect(found).toEqual({ types: ["opencode_k8s", "opencode_local", "opencode_local"], same: [true, false] });
 });
 
 test("the form is ten fields with words: units of amounts, and what each choice means", async () => {

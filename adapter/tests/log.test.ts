@@ -33,15 +33,15 @@ describe("our own status lines", () => {
 
 describe("the format", () => {
   it("is text only where no parser shows the log, unless a setting decides", () => {
-    const format = (environment: NodeJS.ProcessEnv, version: string | undefined) =>
-      logFormatFor(settingsFrom(environment), version);
+    const format = (environment: NodeJS.ProcessEnv, version: string | undefined, type = "opencode_k8s") =>
+      logFormatFor(settingsFrom(environment), type, version);
     expect(format({}, "2026.916.1")).toBe("text");
     expect(format({ AGENT_RUNS_RUN_LOG_FORMAT: "auto" }, "2026.916.1")).toBe("text");
     expect(format({}, "2026.999.0")).toBe("events");
     expect(format({}, undefined)).toBe("events");
     expect(format({ AGENT_RUNS_RUN_LOG_FORMAT: "events" }, "2026.916.1")).toBe("events");
     expect(format({ AGENT_RUNS_RUN_LOG_FORMAT: " text " }, undefined)).toBe("text");
-    expect(format({ AGENT_RUNS_ADAPTER_TYPE: "opencode_local" }, "2026.916.1")).toBe("events");
+    expect(format({}, "2026.916.1", "opencode_local")).toBe("events");
   });
 });
 

@@ -26,7 +26,6 @@ test("without any setting everything has the worker's defaults", () => {
     transcriptsKeyFile: join(homedir(), ".agent-runs", "transcripts-key.json"),
     sealingKeyFile: join(homedir(), ".agent-runs", "sealing-key.json"),
     onBusy: "wait",
-    adapterType: "opencode_k8s",
     reportAs: "opencode_local",
     logFormat: "auto",
     readableFolders: [],

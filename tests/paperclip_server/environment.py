@@ -8,7 +8,7 @@ import signal
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -41,9 +41,11 @@ curl -sS -X PATCH "$PAPERCLIP_API_URL/api/issues/$PAPERCLIP_TASK_ID" -o answer.t
   -H 'Content-Type: application/json'
 """
 STABLE, DISRUPTED, READABLE, OVERRIDDEN = "stable", "disrupted", "readable", "overridden"
-"""The Paperclip that stays up, the one that scenarios kill, the one whose runs' logs people can read, and the one whose
-own OpenCode adapter the plugin replaces."""
+"""The Paperclip that stays up, the one that scenarios kill, the one whose runs' logs people can read, and that one
+again, with agents of the type of Paperclip's own OpenCode adapter."""
 OVERRIDE: Final = "opencode_local"
+FOLDERS: Final = {ADAPTER: PLUGIN, OVERRIDE: f"{PLUGIN}/dist/{OVERRIDE}"}
+"""What is installed for each type of the plugin."""
 HOST_PREFIX: Final = "[paperclip] "
 OWN_PREFIX: Final = "[agent-runs] "
 """Paperclip's own notes in a run's log begin so."""
@@ -59,9 +61,9 @@ class Instance:
     company: str = ""
 
     async def set_up(self) -> None:
-        """Installs the plugin and creates a company."""
-        installed = await self.api.install(PLUGIN)
-        assert installed["type"] == self.api.adapter, installed
+        """Installs both types of the plugin and creates a company."""
+        for adapter, folder in FOLDERS.items():
+            assert (await self.api.install(folder))["type"] == adapter
         self.company = await self.api.company("Acme")
 
     async def create_scripted_agent(self, name: str, plan: AgentPlan | None = None, **config: Any) -> "ScriptedAgent":
@@ -150,18 +152,18 @@ class Environment:
         return await asyncio.shield(self.instances[name])
 
     async def _start_instance(self, name: str) -> Instance:
+        if name == OVERRIDDEN:
+            readable = await self.instance(READABLE)
+            api = await self.resources.enter_async_context(Api.open(readable.server.url, OVERRIDE))
+            return replace(readable, api=api)
         server = Server(name, self.volume, self.folder, self.mounts)
         server.environment = {**self.plugin_settings, "AGENT_RUNS_PAPERCLIP_API_URL": server.url}
         if name == DISRUPTED:  # at first only comments wake agents
             server.environment["AGENT_RUNS_RECONCILE"] = "false"
         if name == READABLE:
             server.environment["AGENT_RUNS_RUN_LOG_FORMAT"] = "auto"
-        adapter = ADAPTER
-        if name == OVERRIDDEN:
-            adapter = OVERRIDE
-            server.environment |= {"AGENT_RUNS_ADAPTER_TYPE": OVERRIDE, "AGENT_RUNS_RUN_LOG_FORMAT": "auto"}
         await self.resources.enter_async_context(run_server(server))
-        api = await self.resources.enter_async_context(Api.open(server.url, adapter))
+        api = await self.resources.enter_async_context(Api.open(server.url))
         instance = Instance(server, api, self.volume)
         await instance.set_up()
         return instance

@@ -3,26 +3,29 @@
 import json
 from typing import Final
 
+import pytest
+
 from agent_runs.contracts.identity import workflow_id
-from tests.paperclip_server.api import Entry, Object
+from tests.paperclip_server.api import ADAPTER, ApiError, Entry, Object
 from tests.paperclip_server.environment import (
+    FOLDERS,
     OVERRIDDEN,
     OVERRIDE,
+    READABLE,
     Environment,
     Instance,
     events,
     parse_as_opencode,
-    parse_in_ui,
 )
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.scripted_agents import Plan
-from tests.paperclip_server.server import PLUGIN
 from tests.paperclip_server.test_cancel import assert_cancelled
 from tests.paperclip_server.test_runs import WORK, woken_by
+from tests.support.pages import fenced, run_block
 
 FORM: Final = {"dangerouslySkipPermissions": True, "timeoutSec": 0, "command": "opencode", "variant": ""}
 """What Paperclip's own form for this type writes."""
-OURS: Final = ("[agent-runs] ", "[paperclip] ")
+OURS: Final = ("[agent-runs] ", "[paperclip] ", "OpenCode 1.")
 
 
 @scenario(Schedule.CONCURRENT)
@@ -47,8 +50,25 @@ async def test_an_agent_of_paperclips_own_type_runs_in_kubernetes_and_its_log_is
     calls = [entry["name"] for entry in shown_of(shown, "tool_call")]
     assert calls == [part["tool"] for part in events(stored, "tool_use")]
     assert len(shown_of(shown, "tool_result")) == len(calls)
-    # a Paperclip whose browsers load the plugin's parser uses that one
-    assert_chat(await parse_in_ui(env, await instance.api.ui_parser(), stdout_lines(log)))
+    # no parser of ours replaces Paperclip's own, which was asked here
+    with pytest.raises(ApiError, match="No UI parser"):
+        await instance.api.ui_parser()
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_one_paperclip_runs_agents_of_both_types(env: Environment) -> None:
+    instances = {name: await env.instance(name) for name in (READABLE, OVERRIDDEN)}
+    assert instances[READABLE].server is instances[OVERRIDDEN].server
+    for name, instance in instances.items():
+        ada = await instance.create_scripted_agent(f"Both {name}", Plan(lines=3))
+        issue = await instance.issue(ada.agent, f"Both {name}")
+        run = await instance.api.wait_ended(await instance.run(issue, agent=ada.agent))
+        assert run["status"] == "succeeded", run["error"]
+        assert (await instance.api.get(f"/agents/{ada.agent}"))["adapterType"] == instance.api.adapter
+        await assert_ran_in_kubernetes(env, run, ada.agent)
+        # each log is for who shows it: Paperclip's own parser, or people
+        is_chat = any(line.startswith("{") for line in stdout_lines(await instance.api.log(run["id"])))
+        assert is_chat == (name == OVERRIDDEN)
 
 
 async def assert_ran_in_kubernetes(env: Environment, run: Object, agent: str) -> None:
@@ -93,6 +113,43 @@ async def test_a_comment_resumes_the_session_of_an_agent_of_paperclips_own_type(
     assert [start["resumed"] for start in starts] == [None, "ses_scripted"]
     assert "violets" in starts[1]["prompt"]
     await assert_ran_in_kubernetes(env, second, ada.agent)
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_the_documented_call_moves_an_agent_to_the_plugins_own_type_with_its_configuration(
+    env: Environment,
+) -> None:
+    instance = await env.instance(OVERRIDDEN)
+    secret = {"MINE": {"type": "plain", "value": "kept"}, "MY_API_KEY": {"type": "plain", "value": "kept-too"}}
+    ada = await instance.create_scripted_agent(
+        "Moved", Plan(lines=3, records=["MINE", "MY_API_KEY"]), **FORM | {"variant": "high"}, env=secret
+    )
+    issue = await instance.issue(ada.agent, "Move")
+    first = await instance.api.wait_ended(await instance.run(issue, agent=ada.agent))
+    assert first["status"] == "succeeded", first["error"]
+    await instance.stored_session(ada.agent, issue, "ses_scripted")
+    before = (await instance.api.get(f"/agents/{ada.agent}"))["adapterConfig"]
+    [(_, call)] = fenced("moving.md")
+    await run_block(call, PAPERCLIP=instance.server.url, AGENT=ada.agent)
+    moved = await instance.api.get(f"/agents/{ada.agent}")
+    assert moved["adapterType"] == ADAPTER
+    assert moved["adapterConfig"] == before
+    assert (moved["adapterConfig"]["variant"], moved["adapterConfig"]["env"]["MINE"]["value"]) == ("high", "kept")
+    comment = await instance.api.comment(issue, "Go on in the other type.", reopen=True)
+    second = await woken_by(instance, issue, comment["id"])
+    assert second["status"] == "succeeded", second["error"]
+    # Paperclip keeps the session of a task by the agent's type
+    assert [start["resumed"] for start in ada.program.starts()] == [None, None]
+    assert {name: ada.program.recorded()[name] for name in secret} == {"MINE": "kept", "MY_API_KEY": "kept-too"}
+
+
+@scenario(Schedule.CONCURRENT)
+async def test_a_change_of_the_type_alone_loses_what_paperclips_form_loses(env: Environment) -> None:
+    instance = await env.instance(OVERRIDDEN)
+    agent = await instance.create_opencode_agent("Lost", "text", **FORM | {"variant": "high", "graceSec": 7})
+    changed = await instance.api.call("PATCH", f"/agents/{agent}", {"adapterType": ADAPTER})
+    kept = changed["adapterConfig"]
+    assert kept.keys() & {"model", "variant", "env", "timeoutSec", "graceSec"} == {"env", "timeoutSec", "graceSec"}
 
 
 @scenario(Schedule.CONCURRENT)
@@ -159,7 +216,7 @@ async def test_a_run_of_paperclips_own_type_survives_a_restart_of_paperclip(env:
     await instance.api.wait_logged(first, "line 5")
     await instance.server.terminate()
     await instance.server.start()
-    assert (await instance.api.installed())["overriddenBuiltin"] is True
+    assert await external_types(instance) == set(FOLDERS)
     assert (await instance.api.run(first))["status"] == "interrupted"
     second = await instance.run(issue, 1, agent=ada.agent)
     log = await instance.api.wait_logged(second, "line 5")
@@ -180,5 +237,10 @@ async def test_deleting_the_plugin_brings_paperclips_own_adapter_back(env: Envir
     await instance.api.uninstall()
     own = await instance.api.installed()
     assert own["source"] == "builtin", json.dumps(own)
-    assert (await instance.api.install(PLUGIN))["type"] == OVERRIDE
+    assert await external_types(instance) == {ADAPTER}
+    assert (await instance.api.install(FOLDERS[OVERRIDE]))["type"] == OVERRIDE
     assert (await instance.api.installed())["overriddenBuiltin"] is True
+
+
+async def external_types(instance: Instance) -> set[str]:
+    return {each["type"] for each in await instance.api.get("/adapters") if each["source"] == "external"}

@@ -96,7 +96,7 @@ async def test_packages_are_the_same_twice_and_their_checksums_and_provenance_na
     with tarfile.open(first / "paperclip-adapter-opencode-k8s-0.1.0.tgz") as archive:
         names = {each.removeprefix("package/") for each in archive.getnames()}
     own = {"LICENSE", "README.md", "package.json", "dist/index.js", "dist/ui-parser.cjs", "dist/licenses.txt"}
-    assert names == own
+    assert names == own | {f"dist/opencode_local/{file}" for file in ("index.js", "package.json")}
 
 
 async def test_the_package_is_installed_by_its_name_from_a_registry(tmp_path: Path) -> None:
@@ -120,6 +120,10 @@ async def test_the_package_is_installed_by_its_name_from_a_registry(tmp_path: Pa
             assert (installed["type"], installed["version"]) == ("opencode_k8s", "0.1.0")
             assert (await api.installed())["loaded"] is True
             assert "parseStdoutLine" in await api.ui_parser()
+            modules = f"{server.home}/adapter-plugins/node_modules"
+            second = await api.install(f"{modules}/paperclip-adapter-opencode-k8s/dist/opencode_local")
+            assert (second["type"], second["version"]) == ("opencode_local", "0.1.0")
             await server.terminate()
             await server.start()
-            assert (await api.installed())["version"] == "0.1.0"
+            versions = {each["type"]: each.get("version") for each in await api.get("/adapters")}
+            assert [versions[name] for name in ("opencode_k8s", "opencode_local")] == ["0.1.0", "0.1.0"]

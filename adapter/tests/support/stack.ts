@@ -148,7 +148,7 @@ export function aRequest(changes: Partial<Request> & { behaviour?: string } = {}
   const { behaviour = "lines:3", ...rest } = changes;
   return {
     runId: randomUUID(),
-    agent: { id: randomUUID(), companyId: "acme", name: "Ada" },
+    agent: { id: randomUUID(), companyId: "acme", name: "Ada", adapterType: "opencode_k8s" },
     runtime: { sessionId: null, sessionParams: null, sessionDisplayId: null, taskKey: null },
     config: { model: `fake/${behaviour}`, graceSec: 1 },
     context: { taskId: "task-1" },
