@@ -104,6 +104,7 @@ class CheckConfigurationActivity:
             "authToken": TOKEN,
             "agent": {"id": "check", "companyId": "check"},
             "config": check.config,
+            "context": {"paperclipWorkspace": {"cwd": check.workspaces}},
         }
         try:
             prepared = await asyncio.to_thread(split, run, check.host)
@@ -128,8 +129,19 @@ class CheckConfigurationActivity:
         config = prepared.request.config
         warnings += [_warning(text) for text in self.checks.warnings(config)]
         url = config.paperclip_api_url or self.paperclip_api_url
-        found = [_address(url), _abilities(config.agent, capabilities_of(config, self.checks.agents)), *warnings]
+        found = [
+            await self._address(url),
+            _abilities(config.agent, capabilities_of(config, self.checks.agents)),
+            *warnings,
+        ]
         return found, CheckedAgent(key, prepared, values)
+
+    async def _address(self, url: str | None) -> Finding:
+        """As in a run, a worker outside of a pod does not judge an address: pods may share its loopback."""
+        in_pod = self.surroundings is None or await self.surroundings.objects.cluster.own_pod() is not None
+        if (in_pod or not url) and (warning := api_url_warning(url)):
+            return Finding(code="paperclip_url", level="warn", message=warning)
+        return Finding(code="paperclip_url", level="info", message=f"Agents reach Paperclip at {url}")
 
 
 def _key(input: CheckStart) -> RunKey:
@@ -143,9 +155,3 @@ def _warning(text: str) -> Finding:
 def _abilities(agent: str, can: Capabilities) -> Finding:
     words = ", ".join(f"{what}: {answer}" for what, answer in can.words.items())
     return Finding(code="agent_capabilities", level="info", message=f"What the agent {agent} can do: {words}")
-
-
-def _address(url: str | None) -> Finding:
-    if warning := api_url_warning(url):
-        return Finding(code="paperclip_url", level="warn", message=warning)
-    return Finding(code="paperclip_url", level="info", message=f"Agents reach Paperclip at {url}")

@@ -83,6 +83,7 @@ export interface SealedCheck {
     [k: string]: unknown;
   };
   host?: HostTexts;
+  workspaces?: string | null;
 }
 export interface CheckReport {
   findings?: Finding[];

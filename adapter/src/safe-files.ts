@@ -41,10 +41,10 @@ export async function fileReaders(
   bundled: readonly string[],
   environment: NodeJS.ProcessEnv,
 ): Promise<{ instructions: Reader; skill: Reader }> {
-  const { PAPERCLIP_HOME, PAPERCLIP_INSTANCE_ID, PAPERCLIP_SECRETS_MASTER_KEY_FILE: masterKey = "" } = environment;
-  const named = resolve((PAPERCLIP_HOME?.trim() || "~/.paperclip").replace(/^~(?=\/|$)/, homedir()));
+  const { PAPERCLIP_SECRETS_MASTER_KEY_FILE: masterKey = "" } = environment;
+  const [named, folderOfInstance] = paperclipHome(environment);
   const home = await real(named);
-  const instance = join(home, "instances", PAPERCLIP_INSTANCE_ID?.trim() || "default");
+  const instance = join(home, folderOfInstance);
   // Agents may replace a folder in the home by a link: there, links in a folder's own path are not resolved.
   const folder = async (path: string) => {
     const root = [named, home].find((each) => isInside(resolve(path), each));
@@ -89,6 +89,12 @@ export async function fileReaders(
     // Paperclip imports a company's skills from its projects, too
     skill: reader(join(instance, "skills", companyId), join(instance, "projects", companyId), ...shipped, ...listed),
   };
+}
+
+/** Paperclip's home, and in it the folder of this instance. */
+export function paperclipHome({ PAPERCLIP_HOME, PAPERCLIP_INSTANCE_ID }: NodeJS.ProcessEnv): [string, string] {
+  const home = resolve((PAPERCLIP_HOME?.trim() || "~/.paperclip").replace(/^~(?=\/|$)/, homedir()));
+  return [home, join("instances", PAPERCLIP_INSTANCE_ID?.trim() || "default")];
 }
 
 /** Where the opened file is. Only Linux says so; elsewhere its path is resolved, which a rename in between can deceive. */

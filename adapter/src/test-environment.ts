@@ -6,12 +6,14 @@
  */
 
 import { randomUUID } from "node:crypto";
+import { join } from "node:path";
 import { WorkflowFailedError } from "@temporalio/client";
 import type { CheckReport, CheckStart, Finding } from "../generated/contracts.ts";
 import { ConfigurationError } from "./errors.ts";
 import { surroundings } from "./host-texts.ts";
 import { type EnvironmentTestContext, type EnvironmentTestResult, objectOf } from "./paperclip.ts";
 import { paperclipHelpers } from "./paperclip-helpers.ts";
+import { paperclipHome } from "./safe-files.ts";
 import { sealerFrom } from "./sealing.ts";
 import { type Settings, settingsFrom } from "./settings.ts";
 import { Code, codeOf, serverMessage, temporalFor } from "./temporal.ts";
@@ -87,7 +89,8 @@ async function configuration(settings: Settings, { companyId, config }: Environm
   const binding = { purpose: "check", workflowId, companyId, runId: checkId } as const;
   const host = surroundings(settings, process.env, objectOf(config));
   try {
-    const sealed = await (await sealerFrom(settings)).seal({ binding, config: objectOf(config), host });
+    const workspaces = join(...paperclipHome(process.env), "workspaces");
+    const sealed = await (await sealerFrom(settings)).seal({ binding, config: objectOf(config), host, workspaces });
     const input: CheckStart = { checkId, companyId, sealed };
     const start = { workflowId, taskQueue: found.taskQueue, args: [input], workflowExecutionTimeout: "15 s" } as const;
     const call = () => found.execute(CHECK_WORKFLOW, start);

@@ -25,6 +25,7 @@ beforeEach(() => {
   vi.stubEnv("AGENT_RUNS_TRANSCRIPTS_KEY_FILE", real.worker.keyFile);
   vi.stubEnv("AGENT_RUNS_SEALING_KEY_FILE", real.worker.sealingKeyFile);
   vi.stubEnv("AGENT_RUNS_PAPERCLIP_API_URL", "http://paperclip.example:3100");
+  vi.stubEnv("PAPERCLIP_HOME", "/paperclip/home");
 });
 
 describe("a complete environment", () => {
@@ -121,6 +122,13 @@ describe("a worker checks the agent's configuration", () => {
     expect(found.map(({ message }) => message)).toEqual([
       expect.stringMatching(/^PAPERCLIP_OPENCODE_PROVIDERS must be a JSON object/),
     ]);
+  });
+
+  it("and reports a home of Paperclip that is not on the data volume", async () => {
+    vi.stubEnv("PAPERCLIP_HOME", "/srv");
+    const [found] = (await tested({ model: "fake/model" })).checks.filter(({ level }) => level === "error");
+    expect(found?.message).toMatch(/^context\.paperclipWorkspace\.cwd must be below \/paperclip.*PAPERCLIP_HOME.*ephemeral/);
+    expect(levels(await tested({ model: "fake/model", workspace: "ephemeral" })).agent_configuration).toBeUndefined();
   });
 
   it("and reports an address of Paperclip that pods cannot reach", async () => {

@@ -122,10 +122,15 @@ class SealedMessage(PaperclipContract):
 
 
 class SealedCheck(PaperclipContract):
-    """The plaintext for a check: an agent's configuration as JSON, as a run would get it."""
+    """The plaintext for a check: an agent's configuration as JSON, as a run would get it.
+
+    Attributes:
+        workspaces: the folder in which Paperclip gives agents their workspaces; None: the caller is not Paperclip.
+    """
 
     binding: Binding
     config: dict[str, Any] = Field(repr=False)
+    workspaces: str | None = None
     host: HostTexts = Field(default=HostTexts(), repr=False)
 
 

@@ -372,7 +372,11 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
 
 
 def _directory_problems(config: AdapterConfig, workspace: Workspace) -> Iterator[Problem]:
-    for field, path in (("config.cwd", config.cwd), ("context.paperclipWorkspace.cwd", workspace.cwd)):
+    chosen = "Paperclip chose it: move its home (PAPERCLIP_HOME) or the project's folder there, or "
+    for field, path, remedy in (
+        ("config.cwd", config.cwd, ""),
+        ("context.paperclipWorkspace.cwd", workspace.cwd, chosen),
+    ):
         if path is None:
             continue
         if not path.startswith("/") or not path.isprintable():
@@ -381,7 +385,7 @@ def _directory_problems(config: AdapterConfig, workspace: Workspace) -> Iterator
             yield Problem(
                 field,
                 f"must be below {DATA_DIRECTORY}, where Paperclip's data volume is, because whatever is elsewhere is "
-                "lost with the agent's pod; set config.workspace to `ephemeral` if that may be",
+                f"lost with the agent's pod; {remedy}set config.workspace to `ephemeral` if that may be",
             )
 
 

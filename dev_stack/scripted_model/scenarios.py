@@ -142,6 +142,13 @@ def _tool_write(chat: Chat) -> Step:
     return Step(tools=(Tool("write", {"filePath": path, "content": "written by the fake model\n"}),))
 
 
+_REPORT: Final = """
+curl -sS -X PATCH "$PAPERCLIP_API_URL/api/issues/$PAPERCLIP_TASK_ID" -H "Authorization: Bearer $PAPERCLIP_API_KEY" \\
+  -H "X-Paperclip-Run-Id: $PAPERCLIP_RUN_ID" -H 'Content-Type: application/json' -o /dev/null -w '%{http_code}\\n' \\
+  -d '{"status": "done", "comment": "I have looked around, and there was nothing else to do."}'
+""".strip()
+
+
 def _usage(chat: Chat) -> Step:
     """`usage:PROMPT:CACHED:COMPLETION:REASONING`: text with these token counts, by default 1000, 400, 50, 10."""
     prompt, cached, completion, reasoning = (int(chat.arg(*each)) for each in enumerate(("1000", "400", "50", "10")))
@@ -173,6 +180,11 @@ SCENARIOS: Final[dict[str, Callable[[Chat], Step]]] = {
     "error": _error,
     "hang": _hang,
     "slow-steps": _slow_steps,
+    "task": _fixed(
+        dataclasses.replace(_bash("pwd; ls -A", "look at the workspace"), text="I look at the workspace first."),
+        _bash(_REPORT, "set the task to done"),
+        Step(text="The task is done."),
+    ),
     "usage": _usage,
     "script": _script,
 }

@@ -141,15 +141,24 @@ async def claim() -> str:
     return "paperclip-data"
 
 
-async def findings(config: dict[str, Any], checks: Checks) -> dict[str, str]:
+async def findings(config: dict[str, Any], checks: Checks, workspaces: str | None = None) -> dict[str, str]:
     """Code and level of what the environment test says about a configuration."""
     environment = ActivityEnvironment()
     workflow_id = environment.info.workflow_id or ""
     binding = Binding(purpose="check", workflow_id=workflow_id, company_id="acme", run_id="check-1")
-    sealed = SEALER.seal(SealedCheck(binding=binding, config=config))
+    sealed = SEALER.seal(SealedCheck(binding=binding, config=config, workspaces=workspaces))
     step = CheckConfigurationActivity(OPENER, checks, "http://paperclip:3100", no_values).check_configuration
     report: CheckReport = await environment.run(step, CheckStart(check_id="check-1", company_id="acme", sealed=sealed))
     return {finding.code: finding.level for finding in report.findings}
+
+
+async def test_the_environment_test_refuses_a_home_of_paperclip_that_pods_do_not_see() -> None:
+    config = {"model": "fake/model"}
+    outside = "/home/ada/.paperclip/instances/default/workspaces"
+    assert await findings(config, Checks(), workspaces=outside) == {"agent_configuration": "error"}
+    assert "error" not in (await findings({**config, "workspace": "ephemeral"}, Checks(), workspaces=outside)).values()
+    inside = "/paperclip/instances/default/workspaces"
+    assert await findings(config, Checks(), workspaces=inside) == {"workspace_not_shared": "error"}
 
 
 async def test_the_environment_test_refuses_what_every_run_of_paperclip_would_be_refused_for() -> None:

@@ -1,0 +1,66 @@
+"""The first section of docs/paperclip.md, executed in an installed Paperclip."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from dev_stack.opencode_binary import NEWEST, ensure_opencode
+from dev_stack.plan import ROOT
+from tests.paperclip_server.installation import VERSION, Unavailable, ensure_paperclip, node_home
+from tests.support.file_lock import FileLock
+
+NPX = """#!/bin/sh
+# The installed Paperclip instead of a download.
+[ "$1 $2" = "--yes paperclipai@{version}" ] || exit 2
+shift 2
+exec {node}/bin/node {program}/node_modules/paperclipai/dist/index.js "$@"
+"""
+MINUTES = 10
+
+
+async def output_of(*command: str, **variables: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, output.decode()[-6000:]
+    return output.decode()
+
+
+@pytest.mark.paperclip
+@pytest.mark.timeout(MINUTES * 60 + 300)
+async def test_the_first_ten_minutes_of_the_docs_bring_a_task_to_its_end(tmp_path: Path) -> None:
+    try:
+        program = await ensure_paperclip()
+    except Unavailable as reason:
+        pytest.skip(f"no real Paperclip: {reason}")
+    await ensure_opencode(version=NEWEST[1])
+    for folder in ("home", "state", "programs"):
+        (tmp_path / folder).mkdir()
+    npx = tmp_path / "programs" / "npx"
+    npx.write_text(NPX.format(version=VERSION, node=node_home(), program=program))
+    npx.chmod(0o755)
+    state = ROOT / ".cache" / "dev"
+    state.mkdir(parents=True, exist_ok=True)
+    with await asyncio.to_thread(FileLock, ROOT / ".cache" / "adapter.lock"):
+        await output_of("./dev", "adapter")  # downloads what the page's own call then has
+        page = [sys.executable, "-m", "tests.support.pages", "paperclip.md", "The first ten minutes"]
+        machine = [sys.executable, "-m", "tests.support.own_machine", f"{state}={tmp_path / 'state'}", "--", *page]
+        path = f"{npx.parent}{os.pathsep}{os.environ['PATH']}"
+        async with asyncio.timeout(MINUTES * 60):
+            output = await output_of(*machine, PATH=path, HOME=str(tmp_path / "home"), DO_NOT_TRACK="1")
+    assert '"type":"opencode_k8s"' in output
+    assert '"type":"opencode_local"' in output
+    # "Test environment"
+    assert output.splitlines()[-1] == "pass"
