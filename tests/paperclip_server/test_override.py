@@ -25,6 +25,8 @@ from tests.support.pages import fenced, run_block
 
 FORM: Final = {"dangerouslySkipPermissions": True, "timeoutSec": 0, "command": "opencode", "variant": ""}
 """What Paperclip's own form for this type writes."""
+SKILLS: Final = {"paperclipSkillSync": {"desiredSkills": ["paperclipai/paperclip/paperclip"]}}
+"""The skills that somebody has chosen for an agent, as Paperclip keeps them."""
 OURS: Final = ("[agent-runs] ", "[paperclip] ", "OpenCode 1.")
 
 
@@ -121,12 +123,8 @@ async def test_the_documented_call_moves_an_agent_to_the_plugins_own_type_with_i
 ) -> None:
     instance = await env.instance(OVERRIDDEN)
     secret = {"MINE": {"type": "plain", "value": "kept"}, "MY_API_KEY": {"type": "plain", "value": "kept-too"}}
-    ada = await instance.create_scripted_agent(
-        "Moved",
-        Plan(lines=3, records=["MINE", "MY_API_KEY"]),
-        **FORM | {"variant": "high", "maxTokens": 10**6},
-        env=secret,
-    )
+    config = FORM | SKILLS | {"variant": "high", "maxTokens": 10**6, "env": secret}
+    ada = await instance.create_scripted_agent("Moved", Plan(lines=3, records=[*secret]), **config)
     issue = await instance.issue(ada.agent, "Move")
     first = await instance.api.wait_ended(await instance.run(issue, agent=ada.agent))
     assert first["status"] == "succeeded", first["error"]
@@ -137,6 +135,7 @@ async def test_the_documented_call_moves_an_agent_to_the_plugins_own_type_with_i
     moved = await instance.api.get(f"/agents/{ada.agent}")
     assert moved["adapterType"] == ADAPTER
     assert before.pop("maxTokens") == "***REDACTED***"
+    assert before.keys() >= SKILLS.keys()
     assert moved["adapterConfig"] == before
     assert before["variant"] == "high"
     comment = await instance.api.comment(issue, "Go on in the other type.", reopen=True)
@@ -150,10 +149,14 @@ async def test_the_documented_call_moves_an_agent_to_the_plugins_own_type_with_i
 @scenario(Schedule.CONCURRENT)
 async def test_a_change_of_the_type_alone_loses_what_paperclips_form_loses(env: Environment) -> None:
     instance = await env.instance(OVERRIDDEN)
-    agent = await instance.create_opencode_agent("Lost", "text", **FORM | {"variant": "high", "graceSec": 7})
-    changed = await instance.api.call("PATCH", f"/agents/{agent}", {"adapterType": ADAPTER})
-    kept = changed["adapterConfig"]
-    assert kept.keys() & {"model", "variant", "env", "timeoutSec", "graceSec"} == {"env", "timeoutSec", "graceSec"}
+    emptied = dict.fromkeys(("model", "effort", "modelReasoningEffort", "variant", "mode"), "")
+    for name, sent in {"alone": {}, "by the form": {"adapterConfig": emptied}}.items():
+        agent = await instance.create_opencode_agent(name, "text", **FORM | SKILLS | {"variant": "high"})
+        before = (await instance.api.get(f"/agents/{agent}"))["adapterConfig"]
+        changed = await instance.api.call("PATCH", f"/agents/{agent}", {"adapterType": ADAPTER, **sent})
+        kept = {field for field, value in changed["adapterConfig"].items() if value != ""}
+        assert kept >= {"instructionsFilePath", "env", "graceSec", "timeoutSec", *SKILLS}
+        assert before.keys() - kept == {"model", "variant", "dangerouslySkipPermissions", "command", "keepWarmSec"}
 
 
 @scenario(Schedule.CONCURRENT)
