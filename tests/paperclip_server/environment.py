@@ -155,7 +155,7 @@ class Environment:
         if name == OVERRIDDEN:
             readable = await self.instance(READABLE)
             api = await self.resources.enter_async_context(Api.open(readable.server.url, OVERRIDE))
-            return replace(readable, api=api)
+            return replace(readable, api=api, company=await api.company("Local"))
         server = Server(name, self.volume, self.folder, self.mounts)
         server.environment = {**self.plugin_settings, "AGENT_RUNS_PAPERCLIP_API_URL": server.url}
         if name == DISRUPTED:  # at first only comments wake agents
