@@ -127,7 +127,9 @@ describe("a worker checks the agent's configuration", () => {
   it("and reports a home of Paperclip that is not on the data volume", async () => {
     vi.stubEnv("PAPERCLIP_HOME", "/srv");
     const [found] = (await tested({ model: "fake/model" })).checks.filter(({ level }) => level === "error");
-    expect(found?.message).toMatch(/^context\.paperclipWorkspace\.cwd must be below \/paperclip.*PAPERCLIP_HOME.*ephemeral/);
+    expect(found?.message).toMatch(
+      /^context\.paperclipWorkspace\.cwd must be below \/paperclip.*PAPERCLIP_HOME.*ephemeral/,
+    );
     expect(levels(await tested({ model: "fake/model", workspace: "ephemeral" })).agent_configuration).toBeUndefined();
   });
 
