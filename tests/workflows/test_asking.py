@@ -239,6 +239,8 @@ def test_an_answer_is_an_option_its_number_or_own_words() -> None:
     question = PERMISSION.model_copy(update={"fields": (sizes, colour)})
     assert chosen(question, ["1, l", "green, or so"]) == (("S", "L"), ("green, or so",))
     assert chosen(question, ["L", "red"]) == (("L",), ("Red",))
+    retries = QuestionField(text="Retries?", options=tuple(Option(label=f"{number}") for number in range(3)))
+    assert chosen(PERMISSION.model_copy(update={"fields": (retries,)}), ["1"]) == (("1",),)
     for words, named in (
         (["S"], "2 parts"),
         (["XL", "Red"], "'Sizes.' takes S, L"),
