@@ -9,7 +9,7 @@ from temporalio import activity
 
 from agent_runs.contracts.errors import ClusterUnavailable, MessageNotDelivered, PodLost
 from agent_runs.contracts.messages import TellAgent
-from agent_runs.contracts.start import Binding, SealedMessage
+from agent_runs.contracts.start import MESSAGE_LIMIT, Binding, SealedMessage
 from agent_runs.job import resting_pods
 from agent_runs.kube.client import Cluster
 from agent_runs.paperclip.sealing import Opener
@@ -62,4 +62,6 @@ class TellAgentActivity:
         opened = await asyncio.to_thread(self.opener.open, input.sealed, SealedMessage, use)
         if opened.question != input.question:
             raise MessageNotDelivered("it was sealed for another question")
+        if sum(len(each) + 1 for part in opened.answers for each in part) > MESSAGE_LIMIT:
+            raise MessageNotDelivered(f"it is too long: at most {MESSAGE_LIMIT:,} characters in all")
         return {"text": opened.text, **own, **({"answers": opened.answers} if own else {})}

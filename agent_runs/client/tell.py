@@ -83,8 +83,8 @@ def chosen(question: updates.Question, words: Sequence[str]) -> Answers:
 def _of_field(field: updates.QuestionField, text: str) -> tuple[str, ...]:
     if len(text) > WORDS_LIMIT:
         raise InvalidRequest(f"the answer to {field.text!r} is too long")
-    known = {option.label.casefold(): option.label for option in field.options}
-    known |= {str(number): option.label for number, option in enumerate(field.options, 1)}
+    known = {str(number): option.label for number, option in enumerate(field.options, 1)}
+    known |= {option.label.casefold(): option.label for option in field.options}
     parts = [part.strip() for part in text.split(",")] if field.many else [text.strip()]
     if all(part.casefold() in known for part in parts):
         return tuple(known[part.casefold()] for part in parts)

@@ -121,7 +121,7 @@ def _json_object(value: object) -> object:
         return value
     try:
         found = json.loads(value)
-        json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be written anywhere
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # nobody reads NaN or half a character
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):

@@ -37,7 +37,8 @@ class Gateways:
             if own is None
             else (f"config.env.{PROVIDERS_VARIABLE}", "the agent's configuration", own)
         )
-        if config.get("agent", OPENCODE) != OPENCODE or not isinstance(text, str) or not text.strip():
+        is_opencode = str(config.get("agent") or OPENCODE).strip() == OPENCODE
+        if not is_opencode or not isinstance(text, str) or not text.strip():
             return cls()
         try:
             providers = _OBJECT.validate_python(text)

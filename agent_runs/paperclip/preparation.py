@@ -6,12 +6,13 @@ dropped. Nothing here touches a cluster: a context that cannot run fails before 
 """
 
 import json
+import math
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as attribute
-from typing import Any, Final, Protocol, TypeGuard
+from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -89,6 +90,7 @@ REQUEST_LIMIT: Final = 256 * 1024
 """Bytes of a request as JSON. It is in its run's history several times. Temporal refuses a result of more than 2 MiB,
 each time that the activity is retried."""
 REMEDY_LIMIT: Final = 300
+CENTS_LIMIT: Final = 10**15
 
 _SECRET_FIELD: Final = re.compile(
     r"^(env|headers|mcpservers|opencode|advanced|paperclipruntimetools|paperclipmanagedmcp|paperclipsecrets|runtimemcp|.*cookie"
@@ -268,13 +270,15 @@ def _split(raw: Mapping[str, Any], host: HostTexts, folded: advanced.Folded) -> 
 
 
 def _tidy(value: Any, depth: int) -> Any:
-    """`value` with well-formed text."""
+    """`value` with well-formed text, and without numbers that JSON does not have: `1e999` is read as one."""
     if depth == 0:
         raise InvalidRequest(f"the execution context is nested deeper than {NESTING_LIMIT} levels")
     if isinstance(value, Mapping):
         return {well_formed(str(name)): _tidy(item, depth - 1) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_tidy(item, depth - 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return well_formed(value) if isinstance(value, str) else value
 
 
@@ -429,8 +433,8 @@ def _budget_left(agent: dict[str, Any]) -> float | None:
     Raises:
         PaperclipBudgetExceeded: nothing is left.
     """
-    budget, spent = (agent.get(f"{name}MonthlyCents") for name in ("budget", "spent"))
-    if not (_is_amount(budget) and _is_amount(spent) and budget > 0):
+    budget, spent = (_cents(agent.get(f"{name}MonthlyCents")) for name in ("budget", "spent"))
+    if budget is None or spent is None or budget <= 0:
         return None
     if spent >= budget:
         raise PaperclipBudgetExceeded(
@@ -439,8 +443,11 @@ def _budget_left(agent: dict[str, Any]) -> float | None:
     return min((budget - spent) / 100, USD_LIMIT)
 
 
-def _is_amount(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _cents(value: object) -> float | None:
+    """An amount that can be calculated with; None if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return max(-CENTS_LIMIT, min(value, CENTS_LIMIT))
 
 
 def _safe_config(config: AdapterConfig) -> RunConfig:

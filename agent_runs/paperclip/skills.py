@@ -16,6 +16,8 @@ NAME_LIMIT: Final = 100
 """Characters of a skill's name in the prompt."""
 FOLDERS_LIMIT: Final = 512 * 1024
 """Bytes of the skills that a pod gets from the worker: they share a Secret of 1 MiB with its environment."""
+FILE_COST: Final = 1024
+"""Bytes that a file counts beside its text: it has a key of the Secret, and an entry of the Job."""
 _FILE: Final = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}"
 _PATH: Final = re.compile(rf"{_FILE}(/{_FILE}){{0,7}}")
 _FRONT_MATTER: Final = re.compile(r"---[ \t]*\r?\n(.*?)^---[ \t\r]*$", re.DOTALL | re.MULTILINE)
@@ -75,9 +77,10 @@ def packed(texts: Mapping[str, str], beside: Mapping[str, Mapping[str, str]]) ->
     for key, more in beside.items():
         name = offered_name(texts.get(key, "")) or ""
         folder = {f"{name}/{path}": text for path, text in {**more, "SKILL.md": texts.get(key, "")}.items()}
-        size = sum(len(text.encode()) for text in folder.values())
+        size = sum(FILE_COST + len(text.encode()) for text in folder.values())
+        parents = {path[: slash.start()] for path in folder for slash in re.finditer("/", path)}
         is_new = name and "/" not in name and name not in folders.values()
-        if is_new and size <= room and all(map(_PATH.fullmatch, folder)):
+        if is_new and size <= room and all(map(_PATH.fullmatch, folder)) and parents.isdisjoint(folder):
             folders[key], files, room = name, files | folder, room - size
     return folders, files
 

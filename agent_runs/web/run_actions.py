@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from agent_runs.client.tell import chosen
+from agent_runs.client.tell import Answers
 from agent_runs.contracts.errors import InvalidRequest, MessageNotDelivered
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.start import MESSAGE_LIMIT
@@ -103,7 +103,7 @@ class RunActions:
         if question is None:
             return await self._question_page(run, "the agent does not ask this any more", status=409)
         try:
-            answers = () if "reject" in fields else chosen(question, _words(question, fields))
+            answers = () if "reject" in fields else _answers(question, fields)
             known = await self._source.answer(run, question, answers, BY, message)
         except RunInfoUnavailable as error:
             raise HTTPException(503, f"{error}; the transcript shows whether the agent has the answer") from None
@@ -143,10 +143,21 @@ class RunActions:
         return run
 
 
-def _words(question: Question, fields: Mapping[str, list[str]]) -> list[str]:
-    """For each part of the question own words, or what was chosen."""
-    parts = range(len(question.fields))
-    return [first(fields, f"own-{part}").strip() or ", ".join(fields.get(f"choice-{part}", [])) for part in parts]
+def _answers(question: Question, fields: Mapping[str, list[str]]) -> Answers:
+    """For each part of the question what was chosen, or own words.
+
+    Raises:
+        InvalidRequest: a part has no answer.
+    """
+    answers = []
+    for part, field in enumerate(question.fields):
+        labels = {str(number): option.label for number, option in enumerate(field.options, 1)}
+        chosen = [labels[each] for each in fields.get(f"choice-{part}", []) if each in labels]
+        own = first(fields, f"own-{part}").strip()
+        answers.append((*(chosen if field.many or not own else ()), *filter(None, (own,))))
+    if not all(answers):
+        raise InvalidRequest("each part of the question needs an answer")
+    return tuple(answers)
 
 
 def _message_id(text: str) -> str:

@@ -12,7 +12,7 @@ from activities.tell_agent import TellAgentActivity
 from agent_runs.contracts.errors import ClusterUnavailable, MessageNotDelivered, SealedFieldUnreadable
 from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
 from agent_runs.contracts.messages import JobRef, TellAgent
-from agent_runs.contracts.start import Binding, SealedMessage
+from agent_runs.contracts.start import MESSAGE_LIMIT, Binding, SealedMessage
 from agent_runs.job.resting_pods import TELL_COMMAND
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.failures import ExecFailed
@@ -20,6 +20,7 @@ from agent_runs.kube.objects import Pod, decode
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
 from agent_runs.pod.sidecar.commands import NOT_REACHED
 from dev_stack.cluster import EmbeddedCluster
+from tests.support.cases import case
 
 KEY = SealingKey.generate()
 
@@ -103,11 +104,15 @@ async def test_a_message_for_another_run_or_sealed_under_another_id_is_not_opene
     assert cluster.requests == []
 
 
-def answer_of(question: str | None = "1-per_1", sealed_for: str | None = "1-per_1") -> TellAgent:
+def answer_of(
+    question: str | None = "1-per_1",
+    sealed_for: str | None = "1-per_1",
+    answers: tuple[tuple[str, ...], ...] = (("Allow once",),),
+) -> TellAgent:
     """An answer to a question; `sealed_for` None: its rejection."""
     input = input_of()
     run = input.attempt.run
-    content = SealedMessage(binding=Binding.of_message(run, "m1"), question=sealed_for, answers=(("Allow once",),))
+    content = SealedMessage(binding=Binding.of_message(run, "m1"), question=sealed_for, answers=answers)
     sealed = Sealer(KEY.public).seal(content) if sealed_for else None
     return input.model_copy(update={"question": question, "sealed": sealed})
 
@@ -141,3 +146,11 @@ async def test_an_answer_to_another_question_and_a_message_that_is_an_answer_do_
 async def test_an_answer_is_kept_for_a_pod_that_does_not_answer(cluster: Sidecar, lost: ExecFailed) -> None:
     with pytest.raises(ClusterUnavailable):
         await deliver(cluster, answer_of(), *[lost] * 5)
+
+
+async def test_an_answer_that_is_too_large_is_refused_and_keeps_nobody_from_answering(cluster: Sidecar) -> None:
+    """Retried, it would hold its question until the run's end."""
+    for answers in ((("x" * MESSAGE_LIMIT,), ("y",)), (("x" * 12_000_000,),), tuple(("",) for _ in range(20_000))):
+        with case(str(answers)[:30]), pytest.raises(MessageNotDelivered, match="at most 16,384 characters"):
+            await deliver(cluster, answer_of(answers=answers))
+    assert cluster.requests == []

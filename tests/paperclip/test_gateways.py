@@ -49,6 +49,7 @@ def test_wrong_providers_are_refused_by_the_name_of_the_variable_with_the_remedy
         f"not json {CANARY}": f"{place} must be a JSON object",
         "[1]": f"{place} must be a JSON object",
         '{"gw": "\\ud800"}': f"{place} must be a JSON object",
+        '{"gw": {"x": 1e999}}': f"{place} must be a JSON object",
         json.dumps({"gw": CANARY}): f"{place}.gw must be an object",
         json.dumps({"gw": {"x": CANARY * 20_000}}): f"{place} has ",
         "[" * 300_000: f"{place} must be a JSON object of at most 262144 characters",
@@ -68,3 +69,9 @@ def test_wrong_providers_are_refused_by_the_name_of_the_variable_with_the_remedy
 def test_an_agent_that_is_not_opencode_is_not_refused_for_opencodes_providers() -> None:
     assert providers("not json", agent="claude") is None
     assert providers(" ") is None
+
+
+def test_an_agent_whose_program_is_left_open_or_spelled_with_blanks_is_opencode() -> None:
+    for agent in ("", None, " opencode "):
+        with case(repr(agent)):
+            assert providers({"gw": GATEWAY}, agent=agent) == {"gw": GATEWAY}

@@ -487,6 +487,28 @@ def budgeted(**amounts: Any) -> dict[str, Any]:
     return context
 
 
+def test_no_amount_is_too_large_or_too_odd_to_be_judged() -> None:
+    huge, infinite, nan = 10**400, float("inf"), float("nan")
+    for budget, spent, left in ((huge, 0, 1_000_000), (infinite, 5, None), (100, -huge, 1_000_000), (100, nan, None)):
+        with case((str(budget)[:9], str(spent)[:9])):
+            prepared = prepare(budgeted(budgetMonthlyCents=budget, spentMonthlyCents=spent))
+            assert prepared.request.budget_left_usd == left
+    for budget in (5, huge):
+        with case(str(budget)[:9]), pytest.raises(PaperclipBudgetExceeded):
+            prepare(budgeted(budgetMonthlyCents=budget, spentMonthlyCents=huge))
+
+
+def test_a_number_that_is_none_of_jsons_reaches_no_configuration_in_a_pod() -> None:
+    text = '{"a": {"x": %s}}'
+    for number in ("NaN", "-Infinity", "1e999"):
+        with case(number), pytest.raises(InvalidRequest, match=r"config\.opencode must be a JSON object"):
+            prepare(minimal(opencode=text % number))
+        given = json.loads(text % number)
+        with case((number, "as an object")):
+            secrets = prepare(minimal(opencode=given, mcpServers=given)).secrets
+            assert (secrets.opencode, secrets.mcp_servers) == ({"a": {}}, {"a": {}})
+
+
 def test_what_is_left_of_the_agents_budget_in_paperclip_is_part_of_its_request() -> None:
     left = {
         "none is set": (budgeted(budgetMonthlyCents=0, spentMonthlyCents=500), None),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from agent_runs.contracts.request import RuntimeSkill, SkillSync
 from agent_runs.paperclip.skills import FOLDERS_LIMIT, OPERATIONAL, narrow, offered_name, packed, select
 from tests.paperclip.contexts import NAMES, captured, minimal, opened
+from tests.support.cases import case
 
 
 def skill(key: str, **fields: object) -> RuntimeSkill:
@@ -125,3 +126,10 @@ def test_skills_of_one_name_or_beyond_the_limit_are_not_packed_nor_are_those_tha
     texts = {"large": named("large"), "first": named("same"), "second": named("same"), "bare": "# Bare"}
     given = {"large": {"x.md": "é" * (FOLDERS_LIMIT // 2)}, "first": {}, "second": {}, "bare": {}, "unread": {}}
     assert packed(texts, given) == ({"first": "same"}, {"same/SKILL.md": texts["first"]})
+
+
+def test_a_skill_of_many_files_or_with_a_file_in_the_place_of_a_folder_is_not_packed() -> None:
+    many = {f"{number}.md": "" for number in range(1000)}
+    for beside in (many, {"a": "", "a/b": ""}, {"SKILL.md/a": ""}):
+        with case(list(beside)[:2]):
+            assert packed({"a": named("good")}, {"a": beside}) == ({}, {})

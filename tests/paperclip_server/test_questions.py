@@ -79,6 +79,22 @@ async def test_work_that_a_person_refuses_reads_so_on_the_task(env: Environment)
 
 
 @scenario(Schedule.CONCURRENT)
+async def test_of_two_questions_at_once_each_is_answered_on_the_task(env: Environment) -> None:
+    instance = await env.instance(STABLE)
+    agent = await instance.create_opencode_agent("Both", "script", **ASKS)
+    both = {"tools": [*bash("echo heron")["tools"], *bash("echo stork")["tools"]]}
+    issue = await instance.issue(agent, "Ask me twice", script(both, {"text": "All of it is done."}))
+    run = await instance.run(issue, agent=agent)
+    for _ in range(2):
+        await respond(instance, issue, await asked(instance, issue), ALLOWED)
+    ended = await instance.api.wait_ended(run)
+    assert ended["status"] == "succeeded", ended["error"]
+    assert len(await answered(env, run, agent, instance.company)) == 2
+    found = await instance.api.get(f"/issues/{issue}/interactions")
+    assert [each["status"] for each in found] == ["answered"] * 2
+
+
+@scenario(Schedule.CONCURRENT)
 async def test_a_question_leaves_the_task_with_its_run(env: Environment) -> None:
     instance = await env.instance(STABLE)
     agent = await instance.create_opencode_agent("Cancelled", "script", **ASKS)

@@ -600,12 +600,13 @@ async def test_an_agent_of_another_protocol_version_gets_no_prompt(version: obje
     assert prompts(stage) == 0
 
 
-def steered(folder: Path) -> Stage:
+def steered(folder: Path, **answer: Any) -> Stage:
     """A stage whose agent gets a message while its tool works, and answers it once there is a file `go`."""
     lines = [json.loads(line) for line in (CAPTURES / "codex" / "cancel.jsonl").read_text().splitlines()]
     at = next(number for number, line in enumerate(lines) if line["message"].get("method") == "session/cancel")
     asked = {"to": "agent", "message": {"id": "steered", "method": STEERING}}
-    answered = {"to": "client", "message": {"jsonrpc": "2.0", "id": "steered", "result": {"outcome": "injected"}}}
+    result = answer or {"result": {"outcome": "injected"}}
+    answered = {"to": "client", "message": {"jsonrpc": "2.0", "id": "steered", **result}}
     return edited(folder, "codex", jsonl([*lines[:at], asked, answered, *lines[at:]]), {"hold": STEERING})
 
 
@@ -636,6 +637,49 @@ async def test_a_message_is_sent_once_although_the_driver_is_killed_before_its_a
         stage.order("end 143")
     assert methods(stage).count(STEERING) == 1
     assert [json.loads(line)["type"] for line in stage.events.splitlines()].count("user_message") == 1
+
+
+@pytest.mark.parametrize(
+    "refusal", [{"error": {"code": -32602, "message": "no heron"}}, {"result": {"outcome": "no heron"}}], ids=list
+)
+async def test_what_an_agent_says_to_a_message_that_it_refuses_is_in_the_transcript_alone(
+    refusal: dict[str, Any], tmp_path: Path
+) -> None:
+    stage = steered(tmp_path, **refusal)
+    async with stage.running():
+        driver = await stage.driver()
+        await stage.until(b'"tool_running"')
+        (stage.work / "go").touch()
+        inbox.put(str(stage.own), 1, MESSAGE)
+        answer = await until_answered(stage)
+        driver.kill()
+        await driver.wait()
+    assert answer == {"delivered": False, "reason": "Codex has refused it: the transcript has its answer"}
+    assert stage.events.count(b"no heron") == 1
+
+
+async def test_more_than_100_questions_of_a_turn_are_rejected_by_name_before_they_are_asked(tmp_path: Path) -> None:
+    option = {"kind": "allow_once", "optionId": "yes", "name": "Allow"}
+    params = {"sessionId": "s", "toolCall": {"toolCallId": "t", "title": "rm"}, "options": [option]}
+    asking = [
+        {"jsonrpc": "2.0", "id": number, "method": "session/request_permission", "params": params}
+        for number in range(1000, 1103)
+    ]
+    (tmp_path / "raw").write_text(jsonl(asking))
+    script = {"raw": str(tmp_path / "raw")}
+    stage = recorded(tmp_path / "stage", "claude", "text", script, profile={"permissions": "ask"})
+    async with stage.running():
+        for _ in range(2):
+            driver = await stage.driver()
+            async with asyncio.timeout(60):
+                while stage.events.count(b'"permission_rejected"') < 3:  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.02)
+            driver.kill()
+            await driver.wait()
+    written = [json.loads(line) for line in stage.events.splitlines()]
+    assert [line["type"] for line in written].count("question_asked") == 100
+    rejected = [(line["requestID"], line["by"]) for line in written if line["type"] == "permission_rejected"]
+    assert rejected == [(str(number), "the limit of 100 questions of one run") for number in range(1100, 1103)]
 
 
 async def test_a_message_that_may_have_been_cut_is_not_sent_again(

@@ -10,7 +10,7 @@ import pytest
 
 from agent_runs.pod.sidecar.drivers import inbox
 from dev_stack.opencode_binary import VERSION, VERSION_2
-from tests.pod.driving import Played, Served, bash, result, script, serving, task
+from tests.pod.driving import START, Played, Served, bash, result, script, serving, task
 
 COLOUR = {"question": "Which colour?", "header": "Colour", "options": [{"label": "Red", "description": "the red one"}]}
 SIZES = {
@@ -134,6 +134,31 @@ async def test_a_question_that_nobody_answers_is_declined_and_an_answer_to_anoth
     assert inbox.answer_to(str(turn), 1)["reason"] == "the agent does not ask this any more"
     assert lines_of(turn, "question_answered")[0]["question"]["answers"] == []
     assert ours.end["reason"] is None
+
+
+async def test_a_question_that_is_too_large_for_a_history_is_declined(served: Served) -> None:
+    """A hundred of them make tasks of its workflow that no worker can do in time."""
+    options = [{"label": f"{number}", "description": "x" * 240} for number in range(16)]
+    large = [{**COLOUR, "question": "y" * 900, "options": options}] * 8
+    turn = served.turn(script(question_tool(*large), {"text": "I go on."}), asks=True, asks_questions=True)
+    ours = await ended(await served.start(turn), turn)
+    assert (ours.end["reason"], lines_of(turn, "question_asked")) == (None, [])
+
+
+async def test_what_is_asked_beyond_the_limit_of_a_turn_is_rejected_by_name(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = "from agent_runs.pod.sidecar.drivers import questions; questions.MAX_ASKED = 1"
+    limited = START.replace("served.ABORT", f"{limited}; served.ABORT")
+    monkeypatch.setattr("tests.pod.driving.START", limited)
+    turn = served.turn(script(bash("echo heron"), bash("echo stork"), {"text": "I go on."}), asks=True)
+    driver = await served.start(turn)
+    answer(turn, (await asked(turn))["id"], [["Allow once"]])
+    ours = await ended(driver, turn)
+    assert (ours.end["code"], ours.report.summary) == (0, "I go on.")
+    (rejected,) = lines_of(turn, "permission_rejected")
+    assert (rejected["patterns"], rejected["by"]) == ("echo stork", "the limit of 100 questions of one run")
+    assert len(lines_of(turn, "question_asked")) == 1
 
 
 async def test_a_sub_agent_asks_as_its_agent_does(served: Served) -> None:

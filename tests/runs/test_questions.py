@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 from agent_runs.client.obstacles import open_questions
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.tell import answer, chosen
+from agent_runs.contracts.errors import MessageNotDelivered
 from agent_runs.contracts.updates import Question
 from tests.faults.environment import Server
 from tests.pod.driving import bash
@@ -25,6 +26,7 @@ from tests.support.ends import assert_verified
 pytestmark = pytest.mark.slow
 ANSWERS = int(os.environ.get("TEST_ANSWERS", "6"))
 """In one run, each with something that goes away."""
+SECRET = "ghp_0123456789abcdef"
 ASKS = {"permission": {"bash": "ask"}}
 COLOUR = {"question": "Which bird?", "header": "Bird", "options": [{"label": "Heron", "description": "a grey one"}]}
 
@@ -114,6 +116,22 @@ async def test_a_question_with_own_words_reaches_the_model_and_no_history(system
     (tool,) = [event for event in await system.events(raw) if event["type"] == "tool_use"]
     assert "a stork" in tool["part"]["state"]["output"]
     assert b"stork" not in await system.history_bytes(ticket)
+
+
+async def test_an_answer_that_does_not_fit_puts_no_secret_of_the_question_into_a_history(system: System) -> None:
+    raw = await asking(system, bash(f"echo {SECRET}"), {"text": "Done."})
+    raw["config"]["env"]["GITHUB_TOKEN"] = SECRET
+    ticket = await system.start(raw)
+    handle = ticket.handle(system.temporal)
+    question = await asked(handle)
+    assert "echo [[secret:GITHUB_TOKEN]]" in question.title
+    key = system.wake(raw).start.key
+    for wrong in (("Perhaps",),), (("Allow once",),) * 2, (("Allow once", "Always allow"),):
+        with pytest.raises(MessageNotDelivered, match="part"):
+            await answer(handle, key, system.sealer, question, wrong, "ada")
+    await answer(handle, key, system.sealer, question, (("Allow once",),), "ada")
+    assert (await outcome_at_close(handle)).summary == "Done."
+    assert SECRET.encode() not in await system.history_bytes(ticket)
 
 
 async def test_with_nobody_to_ask_a_permission_is_denied_with_a_warning(system: System) -> None:

@@ -187,6 +187,25 @@ async def test_what_the_agent_asks_is_answered_on_its_page(here: Site) -> None:
     assert here.source.answers == [(RUN, QUESTION.id, each, BY, message) for each in (answers, ())]
 
 
+async def test_own_words_on_the_page_are_no_number_and_an_option_may_have_any_label(here: Site) -> None:
+    count = QuestionField(text="How many?", options=(Option(label="2"), Option(label="1")), own_words=True)
+    sizes = QuestionField(text="Sizes?", options=(Option(label="S, or M"),), many=True, own_words=True)
+    here.source.asks = [QUESTION.model_copy(update={"fields": (count, sizes)})]
+    form = {"message": MESSAGE, "question": QUESTION.id, "choice-1": "1"}
+    given: dict[tuple[tuple[str, ...], ...], Form] = {
+        (("2",), ("S, or M",)): form | {"choice-0": "1"},
+        (("3",), ("S, or M",)): form | {"choice-0": "1", "own-0": "3"},
+        (("1",), ("S, or M", "L, XL")): form | {"own-0": "1", "own-1": "L, XL"},
+    }
+    for answers, sent in given.items():
+        with case(answers):
+            assert (await asked(here, "POST", ANSWER, sent))[0] == 303
+            assert here.source.answers.pop()[2] == answers
+    for number in ("0", "3", "-1", "\u0661", "9" * 5000):
+        with case(number[:9]):
+            assert (await asked(here, "POST", ANSWER, form | {"choice-0": number}))[0] == 409
+
+
 async def test_an_answer_that_is_none_or_comes_too_late_is_shown_with_the_reason(here: Site) -> None:
     here.source.asks = [QUESTION]
     form = {"message": MESSAGE, "question": QUESTION.id, "choice-0": "1", "own-1": ""}

@@ -6,7 +6,7 @@ A request for a permission has one field, whose options allow it; a rejection is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, prose, text
@@ -15,8 +15,11 @@ ASKED, ANSWERED, REJECTED = "question_asked", "question_answered", "permission_r
 ALLOW, ALWAYS = "Allow once", "Always allow"
 MAX_FIELDS, MAX_OPTIONS, MAX_CHOICES = 8, 16, 16
 MAX_TEXT, MAX_LABEL, MAX_PATTERNS, MAX_ID = 1000, 100, 8, 128
-
-
+MAX_SHOWN, MAX_ASKED = 8 * MAX_TEXT, 100
+"""Characters of one question, and questions of a turn: all are in their run's history, beyond whose limit Temporal ends
+a run while its agent works."""
+LIMIT = f"the limit of {MAX_ASKED} questions of one run"
+"""Who rejects what is asked beyond."""
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
@@ -61,7 +64,8 @@ class Asked(NamedTuple):
 
     @property
     def can_be_shown(self) -> bool:
-        return bool(self.fields) and _ID.fullmatch(self.id) is not None
+        texts = (text for each in self.fields for text in (each.text, *each.labels, *each.descriptions))
+        return bool(self.fields) and sum(map(len, texts)) <= MAX_SHOWN and _ID.fullmatch(self.id) is not None
 
     @property
     def line(self) -> Line:
@@ -89,11 +93,17 @@ class Asked(NamedTuple):
         """The answers in the agent's own words.
 
         Raises:
-            ValueError: they answer something else than what was asked; for people.
+            ValueError: they answer something else than what was asked; for people, and without the agent's words, which
+                nobody has redacted.
         """
         if len(answers) != len(self.fields):
             raise ValueError(f"it has {len(self.fields)} parts, and {len(answers)} were answered")
-        return [_values(field, answer) for field, answer in zip(self.fields, answers, strict=True)]
+        parts = zip(self.fields, answers, strict=True)
+        return [_values(f"part {number}", *part) for number, part in enumerate(parts, 1)]
+
+    def is_beyond_the_limit(self, asked: Collection[str]) -> bool:
+        """Whether people are not asked, because they have been asked so much: `asked` has the identifiers."""
+        return self.id not in asked and len(asked) >= MAX_ASKED
 
 
 def permission(request: object, session: str, name: str, patterns: object, values: Sequence[str]) -> Asked:
@@ -141,10 +151,10 @@ def answered(question: str, by: str, answers: Sequence[Sequence[str]]) -> Line:
     return Line(ANSWERED, {"question": {"id": question, "by": by, "answers": answers}})
 
 
-def _values(field: Field, answer: Sequence[str]) -> list[str]:
+def _values(part: str, field: Field, answer: Sequence[str]) -> list[str]:
     if not 1 <= len(answer) <= (MAX_CHOICES if field.many else 1):
-        raise ValueError(f"{field.text!r} takes {'at least ' if field.many else ''}one answer")
+        raise ValueError(f"{part} takes {'at least ' if field.many else ''}one answer")
     known = dict(zip(field.labels, field.values, strict=True))
     if not field.own_words and not known.keys() >= {*answer}:
-        raise ValueError(f"{field.text!r} takes one of: {', '.join(field.labels)}")
+        raise ValueError(f"{part} takes nothing but its options")
     return [known.get(each, each) for each in answer]

@@ -37,7 +37,7 @@ from agent_runs.pod.sidecar.drivers.lines import (
     unknown_session,
     user_message,
 )
-from agent_runs.pod.sidecar.drivers.questions import REJECTED, Asked, answered
+from agent_runs.pod.sidecar.drivers.questions import ASKED, LIMIT, REJECTED, Asked, answered
 from agent_runs.pod.sidecar.drivers.record import Record
 from agent_runs.pod.sidecar.drivers.versions import VERSION_UNSUPPORTED, refusal
 from agent_runs.pod.sidecar.drivers.waiting import Aborted, Waiter
@@ -327,6 +327,7 @@ class _Drive:
             self._asked(taken)
         elif taken.answers is not None and taken.answers > STEERING:
             self._answers.setdefault(taken.answers, taken)
+            self._record.write(Line("acp_update", {"acp": taken.kept}))
         elif self._mapping is None:
             self._take_before(taken)
         elif taken.answers == NUMBERS[PROMPT]:
@@ -381,7 +382,10 @@ class _Drive:
         asked, lines = self._mapping.asked(taken)
         for line in lines:
             self._record.write(line)
-        if self._profile.permissions == "ask" and asked.can_be_shown:
+        asks = self._profile.permissions == "ask"
+        if asks and asked.is_beyond_the_limit(self._record.once[ASKED]):
+            self._reject(self._mapping, asked, taken, LIMIT)
+        elif asks and asked.can_be_shown:
             self._record.write(asked.line)
             if asked.id not in self._answered:
                 self._questions[asked.id] = (asked, taken)
@@ -478,8 +482,7 @@ class _Drive:
         elif outcome == "promptRequired":
             self._inbox.answer("its turn had ended")
         else:
-            shown = Refusal.of(answer.content["error"]).shown if "error" in answer.content else outcome
-            self._inbox.answer(f"{self._profile.title} has refused it: {shown}")
+            self._inbox.answer(f"{self._profile.title} has refused it: the transcript has its answer")
 
     # the end
 

@@ -46,7 +46,7 @@ from agent_runs.pod.sidecar.drivers.opencode_server.turn import (
     UnknownSession,
 )
 from agent_runs.pod.sidecar.drivers.opencode_server.wire import ANSWER_SECONDS, NoAnswer, Wire
-from agent_runs.pod.sidecar.drivers.questions import Asked, answered
+from agent_runs.pod.sidecar.drivers.questions import ASKED, LIMIT, Asked, answered
 from agent_runs.pod.sidecar.drivers.versions import VERSION_UNSUPPORTED, Windows
 from agent_runs.pod.sidecar.drivers.waiting import Aborted
 
@@ -397,13 +397,14 @@ class ServedTurn(ABC):
         """Put a request to people, or reject it where nobody can be asked."""
         if not asked.id:
             return
-        if self._turn.asks and asked.can_be_shown and not self._waiter.stop_requested:
+        by = LIMIT if self._turn.asks and asked.is_beyond_the_limit(self._record.once[ASKED]) else ""
+        if self._turn.asks and asked.can_be_shown and not by and not self._waiter.stop_requested:
             self._asked[asked.id] = asked
             self._record.write(asked.line)
             return
         if asked.is_permission:
-            self._record.write(asked.rejected(""))
-        self._reply(asked, None, "")
+            self._record.write(asked.rejected(by))
+        self._reply(asked, None, by)
 
     def _give(self, message: Message) -> None:
         """Give the agent somebody's answer. One that may have been given already is not given again."""
