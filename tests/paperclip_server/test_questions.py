@@ -2,16 +2,24 @@
 
 import asyncio
 import json
+import os
+from functools import partial
 
+from agent_runs.client.outcome import fetch_outcome
+from agent_runs.client.tell import answer, chosen
+from agent_runs.contracts.identity import RunKey, workflow_id
+from agent_runs.paperclip.sealing import Sealer, load_or_create
 from tests.paperclip_server.api import Object
-from tests.paperclip_server.environment import DISRUPTED, STABLE, Environment, Instance, statuses
+from tests.paperclip_server.environment import DISRUPTED, SEALING, STABLE, Environment, Instance, statuses
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.test_restarts import OUTAGE
 from tests.pod.driving import bash, script
+from tests.runs.test_questions import asked as asked_in_workflow
 
 ASKS = {"opencode": {"permission": {"bash": "ask"}}}
 WORK = script(bash("echo heron"), {"text": "All of it is done."})
 ALLOWED = {"answers": [{"questionId": "0", "optionIds": ["0"]}]}
+ANSWERS = int(os.environ.get("TEST_ANSWERS", "3"))
 REJECTED = {"answers": [{"questionId": "0", "optionIds": ["reject"]}]}
 
 
@@ -132,3 +140,39 @@ async def test_an_answer_reaches_the_agent_once_although_paperclip_was_killed_af
     found = await instance.api.get(f"/issues/{issue}/interactions")
     assert [each["status"] for each in found if each["id"] == interaction["id"]] == ["answered"]
     assert [answer["answers"] for answer in await answered(env, run, agent, instance.company)] == [[["Allow once"]]]
+
+
+@scenario(Schedule.EXCLUSIVE)
+async def test_answers_are_delivered_once_although_worker_temporal_and_paperclip_are_away_in_turn(
+    env: Environment,
+) -> None:
+    instance = await env.instance(DISRUPTED)
+    agent = await instance.create_opencode_agent("Outlasting", "script", **ASKS)
+    work = script(*(bash(f"echo {number}") for number in range(ANSWERS)), {"text": "All of it is done."})
+    issue = await instance.issue(agent, "Outlast all of us", work)
+    run = await instance.run(issue, agent=agent)
+    key = RunKey(agent_id=agent, company_id=instance.company, run_id=run)
+    handle = env.stack.client.get_workflow_handle(workflow_id(agent))
+    sealer, question = Sealer(load_or_create(env.stack.plan.state / SEALING)[0].public), None
+    for number in range(ANSWERS):
+        question = await asked_in_workflow(handle, after=question)
+        chosen_first = chosen(question, ["1"])
+        giving = partial(answer, handle, key, sealer, question, chosen_first, "ada")
+        match number % 3:
+            case 0:
+                await env.kill_worker()
+                given = asyncio.create_task(giving())
+                await env.start_worker()
+                await given
+            case 1:
+                restarting = asyncio.create_task(env.restart_temporal(2))
+                await giving()
+                await restarting
+            case _:
+                await instance.server.kill()
+                await giving()
+                await instance.server.start()
+    outcome = await fetch_outcome(handle, collect=True)
+    answers = [(each["answers"], each["by"]) for each in await answered(env, run, agent, instance.company)]
+    assert (outcome.summary, answers) == ("All of it is done.", [([["Allow once"]], "ada")] * ANSWERS)
+    assert len(env.observer.jobs(run)) == 1
