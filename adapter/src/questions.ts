@@ -4,7 +4,8 @@
  * The run has the question and takes the first answer, wherever it comes from. Each question makes one interaction, known
  * by its idempotency key, and each answer is one Update, known by the interaction: so both are the same after a restart
  * of Paperclip. An interaction whose question is over is withdrawn. Only people may resolve it: the agent has the token
- * with which it is made. Source: Paperclip 2026.916.1, read and observed.
+ * with which it is made, and can make others, so what an interaction asks is compared. Paperclip ends an agent's interaction
+ * when the agent makes another one, so one question is on the task at a time. Source: Paperclip 2026.916.1, read and observed.
  */
 
 import type { Answer, Delivery, Question } from "../generated/contracts.ts";
@@ -33,8 +34,8 @@ export class Questions {
   readonly #api: PaperclipApi;
   readonly #path: string | undefined;
   readonly #options: CallOptions;
-  /** Questions that are on the task, by id. */
-  readonly #shown = new Set<string>();
+  /** Questions that were put on the task, by id: whether they can be answered there. */
+  readonly #shown = new Map<string, boolean>();
   readonly #given = new Set<string>();
 
   constructor(
@@ -62,7 +63,7 @@ export class Questions {
       .callOnce(() => this.#run.query<Question[]>(QUESTIONS), this.#options)
       .catch(() => undefined); // no worker answers now
     if (asked === undefined) return;
-    for (const question of asked) if (!this.#shown.has(question.id)) await this.#show(question);
+    for (const question of asked) if (this.#shown.get(question.id) ?? (await this.#show(question))) break;
     await this.#settle(asked);
   }
 
@@ -71,33 +72,41 @@ export class Questions {
     if (this.#path !== undefined) await this.#settle([]);
   }
 
-  async #show(question: Question): Promise<void> {
+  /** Whether no other question can be put on the task now. */
+  async #show(question: Question): Promise<boolean> {
     const { status, body } = await this.#api.request(
       `${this.#path}`,
       interactionOf(question, this.#keyOf(question.id)),
     );
-    if (status === 0 || status >= 500) return; // the next time
-    this.#shown.add(question.id);
-    const where = status < 300 ? "on the task" : `on the run's page: the task does not take it (HTTP ${status})`;
+    if (status === 0 || status >= 500) return true; // the next time
+    // a run that joins this one later makes no interaction for what an earlier one has put there
+    const isThere =
+      status < 300 || (status === 409 && (await this.#interactions(question)).some((each) => isOf(each, question)));
+    this.#shown.set(question.id, isThere);
+    const where = isThere ? "on the task" : `on the run's page: the task does not take it (HTTP ${status})`;
     const title = question.fields.map(({ text }) => text).join("; ");
-    if (status >= 300 || body.status === "pending") await this.#log.status(`the agent asks: ${title}; answer ${where}`);
+    if (!isThere || body.status === "pending") await this.#log.status(`the agent asks: ${title}; answer ${where}`);
+    return isThere;
   }
 
   /** Brings the run the answers to what is still asked. */
   async #settle(asked: Question[]): Promise<void> {
-    const { body } = await this.#api.request(`${this.#path}`);
-    if (!Array.isArray(body.list)) return;
-    const ours = body.list
-      .map(objectOf)
-      .filter(({ idempotencyKey }) => `${idempotencyKey}`.startsWith(this.#keyOf("")));
-    for (const interaction of ours) {
+    for (const interaction of await this.#interactions()) {
       const question = asked.find(({ id }) => interaction.idempotencyKey === this.#keyOf(id));
       const isPending = interaction.status === "pending";
       if (question === undefined && isPending) await this.#withdraw(interaction);
       if (question !== undefined && !isPending) void this.#give(question, interaction);
     }
     const open = new Set(asked.map(({ id }) => id));
-    for (const id of this.#shown) if (!open.has(id)) this.#shown.delete(id);
+    for (const id of this.#shown.keys()) if (!open.has(id)) this.#shown.delete(id);
+  }
+
+  /** Those on the task with our keys, of one question or of all. */
+  async #interactions(question?: Question): Promise<JsonObject[]> {
+    const { body } = await this.#api.request(`${this.#path}`);
+    const isOurs = (key: string) => (question ? key === this.#keyOf(question.id) : key.startsWith(this.#keyOf("")));
+    const listed = Array.isArray(body.list) ? body.list.map(objectOf) : [];
+    return listed.filter(({ idempotencyKey }) => isOurs(`${idempotencyKey}`));
   }
 
   async #withdraw({ id }: JsonObject): Promise<void> {
@@ -106,7 +115,8 @@ export class Questions {
 
   async #give(question: Question, interaction: JsonObject): Promise<void> {
     const messageId = `${interaction.id}`;
-    if (this.#given.has(messageId) || interaction.resolvedByAgentId) return;
+    if (interaction.resolvedByAgentId) this.#shown.set(question.id, false);
+    if (this.#given.has(messageId) || interaction.resolvedByAgentId || !isOf(interaction, question)) return;
     this.#given.add(messageId);
     const answers = answersOf(question, objectOf(interaction.result));
     const by = interaction.resolvedByUserId ? `${interaction.resolvedByUserId} in Paperclip` : "Paperclip";
@@ -154,6 +164,18 @@ export function interactionOf(question: Question, idempotencyKey: string) {
     resolverPolicy: "human_only",
     payload: { version: 1, title, supersedeOnUserComment: false, questions },
   };
+}
+
+function isOf({ payload }: JsonObject, question: Question): boolean {
+  return asks(payload) === asks(interactionOf(question, "").payload);
+}
+
+/** What people read in an interaction; Paperclip keeps texts without blanks around them, and may order fields anew. */
+function asks(payload: unknown): string {
+  const listed = (value: unknown) => (Array.isArray(value) ? value : []).map(objectOf);
+  const label = ({ id, label }: JsonObject) => [id, label];
+  const read = listed(objectOf(payload).questions).map(({ prompt, options }) => [prompt, listed(options).map(label)]);
+  return JSON.stringify(read, (_key, value) => (typeof value === "string" ? value.trim() : value));
 }
 
 /** For each field what was chosen, in the question's words; nothing: it was rejected, or not answered. */

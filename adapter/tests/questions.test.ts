@@ -62,7 +62,8 @@ function questions(context: object = { issueId: "issue-1" }): Questions {
 }
 
 function resolve(status: string, result: object = {}, by: object = { resolvedByUserId: "ada" }) {
-  api.interactions.push({ id: "int-1", idempotencyKey: KEY, status, result, ...by });
+  const { payload } = interactionOf(PERMISSION, KEY);
+  api.interactions.push({ id: "int-1", idempotencyKey: KEY, status, result, payload, ...by });
 }
 
 describe("what the agent asks", () => {
@@ -79,6 +80,21 @@ describe("what the agent asks", () => {
     await one.tend("asking");
     await questions().tend("asking");
     expect(api.posts.map(({ body }) => body.idempotencyKey)).toEqual([KEY, KEY]);
+  });
+
+  it("is on the task alone until it is over: an interaction of the same agent would end it", async () => {
+    asked = [PERMISSION, QUESTION];
+    const one = questions();
+    await one.tend("asking");
+    await one.tend("asking");
+    expect(api.posts.map(({ body }) => body.idempotencyKey)).toEqual([KEY]);
+    api.answers = { status: 409, body: {} }; // as to a later run of the task
+    resolve("pending");
+    await questions().tend("asking");
+    expect(api.posts.map(({ body }) => body.idempotencyKey)).toEqual([KEY, KEY]);
+    asked = [QUESTION];
+    await one.tend("asking");
+    expect(api.posts[2]?.body.idempotencyKey).toBe("agent-runs:run-1:1-que_1");
   });
 
   it("is tried again after Paperclip or the workers were away, and named where the task refuses it", async () => {
@@ -124,6 +140,13 @@ describe("an answer on the task", () => {
     await questions().tend("asking");
     await until(() => updates.length === 1);
     expect(updates[0]?.[1]).toMatchObject({ sealed: null, questionId: "1-per_1" });
+  });
+
+  it("to an interaction that asks something else counts nothing: the agent can make one with the same key", async () => {
+    const { payload } = interactionOf(QUESTION, KEY);
+    api.interactions.push({ id: "int-1", idempotencyKey: KEY, status: "answered", result: allowed, payload });
+    await questions().tend("asking");
+    expect(updates).toEqual([]);
   });
 
   it("of an agent counts nothing", async () => {
