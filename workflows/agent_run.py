@@ -178,7 +178,7 @@ class AgentRunWorkflow:
     @one_argument
     def questions(self, _: RawValue) -> list[updates.Question]:
         """What the agent asks and waits for."""
-        return self._asking.open
+        return self._asking.shown
 
     @workflow.update(name=updates.ANSWER)
     @one_argument

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate
 from typing import Final
 
 from temporalio import workflow
@@ -18,6 +19,9 @@ with workflow.unsafe.imports_passed_through():
 
 MAX_QUESTIONS: Final = 100
 """Of one run: each is in its history."""
+MAX_SHOWN: Final = 1024 * 1024
+"""Bytes of the questions that are shown at a time: Temporal ends a run whose answer to a query has more than 4 MiB.
+Source: Temporal server 1.32, observed."""
 
 
 @dataclass
@@ -44,6 +48,13 @@ class Asking:
     @property
     def open(self) -> list[Question]:
         return [pending.question for pending in self._known.values() if self._waits(pending)]
+
+    @property
+    def shown(self) -> list[Question]:
+        """Those that are open, oldest first, as far as an answer of Temporal can hold them."""
+        asked = self.open
+        ends = accumulate(len(question.model_dump_json().encode()) for question in asked)
+        return [question for question, end in zip(asked, ends, strict=True) if end <= MAX_SHOWN]
 
     async def ask(self, question: Question) -> None:
         """Takes a question, and rejects it when its time is over. A worker may send it again, or as withdrawn."""

@@ -136,6 +136,15 @@ async def test_a_question_that_nobody_answers_is_declined_and_an_answer_to_anoth
     assert ours.end["reason"] is None
 
 
+async def test_a_question_that_is_too_large_for_a_history_is_declined(served: Served) -> None:
+    """A hundred of them make tasks of its workflow that no worker can do in time."""
+    options = [{"label": f"{number}", "description": "x" * 240} for number in range(16)]
+    large = [{**COLOUR, "question": "y" * 900, "options": options}] * 8
+    turn = served.turn(script(question_tool(*large), {"text": "I go on."}), asks=True, asks_questions=True)
+    ours = await ended(await served.start(turn), turn)
+    assert (ours.end["reason"], lines_of(turn, "question_asked")) == (None, [])
+
+
 async def test_what_is_asked_beyond_the_limit_of_a_turn_is_rejected_by_name(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

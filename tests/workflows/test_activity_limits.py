@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 from temporalio.client import Client
@@ -24,7 +24,7 @@ from workflows.attempt import Attempt
 from workflows.run_state import RunState
 from workflows.token_rotation import TokenRotation
 
-SCHEDULED = "activity_task_scheduled_event_attributes"
+SCHEDULED: Final = "activity_task_scheduled_event_attributes"
 KEY = RunKey(agent_id="agent-1", company_id="company-1", run_id="run-1")
 HOUR = timedelta(hours=1)
 PROFILE = PodProfile(namespace="default", image="agent:1")

@@ -170,6 +170,24 @@ async def test_the_time_for_an_answer_does_not_count_as_the_agents_run_time(
     assert outcome.failure is None
 
 
+async def test_no_questions_make_an_answer_so_large_that_temporal_ends_their_run(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    options = tuple(Option(label=f"{number}", description="\u754c" * 2000) for number in range(16))
+    fields = (QuestionField(text="Which?", options=options),) * 2
+    async with asking(temporal, queue, request_of_a_run) as (handle, agent, _):
+        for number in range(30):
+            large = PERMISSION.model_copy(update={"id": f"1-large-{number}", "fields": fields})
+            await handle.signal(updates.ASKED, large)
+        found = await open_questions(handle)
+        assert [each.id for each in found[:3]] == ["1-per_1", "1-large-0", "1-large-1"]
+        assert 3 < len(found) < 31
+        await answer(handle, request_of_a_run.key, SEALER, found[1], (("1",),) * 2, "ada")
+        assert (await open_questions(handle))[1].id == "1-large-1"
+        await agent.end()
+        assert (await outcome_at_close(handle)).failure is None
+
+
 async def test_a_question_ends_with_its_run(temporal: Client, queue: str, request_of_a_run: FakeRequest) -> None:
     async def never(_: Any) -> None:
         await until_cancelled(None)

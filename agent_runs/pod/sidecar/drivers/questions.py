@@ -15,8 +15,9 @@ ASKED, ANSWERED, REJECTED = "question_asked", "question_answered", "permission_r
 ALLOW, ALWAYS = "Allow once", "Always allow"
 MAX_FIELDS, MAX_OPTIONS, MAX_CHOICES = 8, 16, 16
 MAX_TEXT, MAX_LABEL, MAX_PATTERNS, MAX_ID = 1000, 100, 8, 128
-MAX_ASKED = 100
-"""Of a turn: each is in its run's history, beyond whose limit Temporal ends a run while its agent works."""
+MAX_SHOWN, MAX_ASKED = 8 * MAX_TEXT, 100
+"""Characters of one question, and questions of a turn: all are in their run's history, beyond whose limit Temporal ends
+a run while its agent works."""
 LIMIT = f"the limit of {MAX_ASKED} questions of one run"
 """Who rejects what is asked beyond."""
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -63,7 +64,8 @@ class Asked(NamedTuple):
 
     @property
     def can_be_shown(self) -> bool:
-        return bool(self.fields) and _ID.fullmatch(self.id) is not None
+        texts = (text for each in self.fields for text in (each.text, *each.labels, *each.descriptions))
+        return bool(self.fields) and sum(map(len, texts)) <= MAX_SHOWN and _ID.fullmatch(self.id) is not None
 
     @property
     def line(self) -> Line:
