@@ -33,7 +33,8 @@ MAX_BYTES: Final = 256 * 1024
 
 _SECRET_NAME: Final = re.compile(
     r"token|secret|passw|passphrase|credential|api_?key|private_?key|access_?key|authorization|bearer|cookie"
-    r"|(?:auth|deploy|encryption|signing|ssh)_?key|connection_?string|webhook|jwt|(?:^|_)(?:auth|dsn|pat)$",
+    r"|(?:account|auth|deploy|encryption|master|signing|ssh|subscription)_?key|connection_?string|webhook|jwt"
+    r"|(?:^|_)(?:auth|dsn|pat)$",
     re.IGNORECASE,
 )
 _SECRET_PARAMETER: Final = re.compile(r"^(?:auth|code|key|pat|pwd|sig|signature)$", re.IGNORECASE)

@@ -25,6 +25,9 @@ def server(**settings: Any) -> set[str]:
     [
         ("ANTHROPIC_API_KEY", "sk-ant-012345", "sk-ant-012345"),
         ("PGPASSWORD", "hunter22", "hunter22"),
+        ("AZURE_SUBSCRIPTION_KEY", "0123abcd", "0123abcd"),
+        ("AccountKey", "0123abcd", "0123abcd"),
+        ("LITELLM_MASTER_KEY", "sk-0123ab", "sk-0123ab"),
         ("DATABASE", "postgres://ada:p%40ssword@db/x", "p@ssword"),
         ("REPOSITORY", f"https://{TOKEN}@git.example/x", TOKEN),
         ("ENDPOINT", "https://api.example/?api_key=abcdefgh", "abcdefgh"),
