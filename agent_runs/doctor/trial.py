@@ -25,7 +25,7 @@ from agent_runs.job.secrets import prompt_secret
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, Waiting, diagnose
 from agent_runs.kube.failures import AlreadyExists
-from agent_runs.kube.objects import Manifest, Pod, has_ended
+from agent_runs.kube.objects import Manifest, Pod, work_ended
 from agent_runs.kube.ownership import job_ref
 from agent_runs.kube.watch import snapshots
 from agent_runs.pod.sidecar.drivers.versions import Windows, refusal
@@ -145,7 +145,7 @@ async def _created(cluster: Cluster, planned: Planned, check_id: str) -> JobRef:
 
 
 async def _ended(cluster: Cluster, job: JobRef, progress: Callable[[], None]) -> Pod | Finding:
-    """The pod when all its containers have ended, else why they will not, or have not within the limit."""
+    """The pod when our containers have ended, else why they will not, or have not within the limit."""
     reason = "no pod was created"
     with suppress(TimeoutError):
         async with (
@@ -156,7 +156,7 @@ async def _ended(cluster: Cluster, job: JobRef, progress: Callable[[], None]) ->
             async for pods in repeated:
                 progress()
                 pod = pods[-1] if pods else None
-                if pod is not None and has_ended(pod):
+                if pod is not None and work_ended(pod):
                     return pod
                 uids = [job.uid, *([pod.metadata.uid] if pod else [])]
                 events = await cluster.events_of(job.namespace, uids)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.doctor import trial
 from agent_runs.kube.client import Cluster
-from agent_runs.kube.objects import container_started, has_ended, work_ended
+from agent_runs.kube.objects import Pod, container_started, has_ended, work_ended
 from agent_runs.kube.ownership import owner_labels
 from agent_runs.kube.previous_runs import remove_previous_runs
 from dev_stack.cluster import EmbeddedCluster
@@ -86,14 +87,29 @@ async def test_a_running_job_of_an_agent_with_an_id_that_looks_alike_is_left_alo
     assert len(await remove(cluster, other.model_copy(update={"run_id": "next"}))) == 1
 
 
-async def test_an_injected_container_that_never_ends_does_not_delay_the_next_run(
-    cluster: Cluster, next_run: RunKey, name: str
-) -> None:
+def with_injected_container(name: str) -> dict[str, Any]:
+    """A Job whose agent ends, beside a container that does not."""
     manifest = previous_job(name, "true")
     [agent] = manifest["spec"]["template"]["spec"]["containers"]
     injected = {**agent, "name": "istio-proxy", "command": ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]}
     manifest["spec"]["template"]["spec"]["containers"].append(injected)
-    ref = await start_job(cluster, manifest)
+    return manifest
+
+
+async def test_an_injected_container_that_never_ends_does_not_delay_the_answer_of_a_tried_pod(
+    cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "ANSWER_LIMIT", timedelta(seconds=30))
+    ref = await start_job(cluster, with_injected_container(name))
+    tried = await trial._ended(cluster, ref, lambda: None)
+    await cluster.delete_job(NAMESPACE, name, ref.uid, timedelta())
+    assert isinstance(tried, Pod), tried
+
+
+async def test_an_injected_container_that_never_ends_does_not_delay_the_next_run(
+    cluster: Cluster, next_run: RunKey, name: str
+) -> None:
+    ref = await start_job(cluster, with_injected_container(name))
     async with cluster.watch_pods(ref) as states, asyncio.timeout(60):
         async for pods in states:
             if pods and work_ended(pods[0]) and container_started(pods[0], "istio-proxy"):
