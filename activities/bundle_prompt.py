@@ -23,7 +23,7 @@ class BundlePromptActivity:
         """Composes the prompt and stores it in a Secret. May be repeated.
 
         Raises:
-            SealedFieldUnreadable: sealed for another use or with a key that this worker does not hold.
+            SealedFieldUnreadable: sealed with a key that this worker does not hold.
             PromptTooLarge: the prompt does not fit into a Secret.
             JobCreateFailed: Kubernetes refused the Secret.
             PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.

@@ -57,6 +57,11 @@ class Attempt:
         return self.failure or (self.report.failure if self.report else None)
 
     @property
+    def succeeded(self) -> bool:
+        """Whether the agent has done what it was started for."""
+        return self.report is not None and not self.session_refused and self.known_failure is None
+
+    @property
     def ended_early(self) -> bool:
         """Whether its agent's process has ended with exit code 0, before its container's status was seen."""
         return self.end is not None and self.end.early
@@ -69,8 +74,7 @@ class Attempt:
     @property
     def decided_early(self) -> bool:
         """Whether it is known to be a success without that status: the clean-up can no longer change its outcome."""
-        judged = self.report is not None and not self.session_refused
-        return self.ended_early and judged and self.known_failure is None
+        return self.ended_early and self.succeeded
 
     @property
     def session_id(self) -> str | None:

@@ -25,7 +25,7 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
     session = run.request.runtime.session_params
     while True:
         attempt = await _make_attempt(run, tokens, session)
-        if attempt.known_failure is None and not attempt.session_refused:
+        if attempt.succeeded:
             run.queued = run.queued[len(attempt.messages) :]
         retry = next_attempt(run.attempts, run.config, waits=bool(run.queued))
         if retry is None:
@@ -33,7 +33,7 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
         if run.stopped_by is not None or not await _pause_before(run, retry):
             run.stopped_before_attempt = run.stopped_by
             return
-        if attempt.known_failure or attempt.session_refused:
+        if not attempt.succeeded:
             run_metrics.retried(attempt.known_failure)
         session = next_session(run.request, attempt)
 

@@ -76,7 +76,7 @@ async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfil
             config=run.config,
             resuming=attempt.session is not None,
             messages=attempt.messages,
-            continues=_has_succeeded(run),
+            continues=any(earlier.succeeded for earlier in run.attempts),
         ),
         summary="build prompt Secret",
         start_to_close_timeout=API_CALLS,
@@ -91,11 +91,6 @@ async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfil
         if (bundle := result_or_none(prompt)) is not None:
             attempt.namespace = bundle.namespace
     return profile.result(), prompt.result()
-
-
-def _has_succeeded(run: RunState) -> bool:
-    """Whether the agent has done what it was woken for, so that only a message is new to it."""
-    return any(each.known_failure is None and not each.session_refused for each in run.attempts)
 
 
 def _request(run: RunState) -> RunRequest:

@@ -44,9 +44,9 @@ def next_attempt(attempts: Sequence[Attempt], config: RunConfig, *, waits: bool 
         return None
     if last.session_refused and last.failure is None:
         return RetryDecision(timedelta(), "session unknown: start a fresh one")
-    failure = last.known_failure
-    if failure is None and waits:
+    if last.succeeded and waits:
         return RetryDecision(timedelta(), "a message is its next prompt")
+    failure = last.known_failure
     if failure is None or failure.budget != "infrastructure":
         return None
     failures = [attempt.known_failure for attempt in attempts]

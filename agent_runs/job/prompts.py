@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent_runs.agents.profile import AgentProfile
+from agent_runs.contracts.errors import SealedFieldUnreadable
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import CreateJob, QueuedMessage
 from agent_runs.contracts.pod import DATA_DIRECTORY, SKILLS_DIRECTORY
@@ -78,7 +79,7 @@ class Prompts:
             continues: the agent has done what it was woken for: a session that is resumed gets only the messages.
 
         Raises:
-            SealedFieldUnreadable: sealed for another use or with a key that this worker does not hold.
+            SealedFieldUnreadable: sealed with a key that this worker does not hold.
             PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             ClusterUnavailable: the API server refused or timed out.
         """
@@ -105,7 +106,11 @@ class Prompts:
         )
 
     def _text(self, run: RunKey, message: QueuedMessage) -> str:
-        return self.opener.open(message.sealed, SealedMessage, Binding.of_message(run, message.id)).text
+        """The text of a message. One that cannot be opened does not end a run whose agent has done its work."""
+        try:
+            return self.opener.open(message.sealed, SealedMessage, Binding.of_message(run, message.id)).text
+        except SealedFieldUnreadable:
+            return f"(A message of {message.by} cannot be read: it was sealed for another use or with another key.)"
 
     async def of(self, input: CreateJob) -> str:
         """The prompt's text for an attempt whose prompt was composed before."""
