@@ -176,6 +176,10 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         *("tests/pod/test_acp_mapping.py", "tests/security/test_streamed_secrets.py"),
         *("tests/pod/test_acp.py", "tests/agents/test_captures.py", "tests/pod/test_acp_agents.py"),
     ),
+    "agent_runs/pod/sidecar/drivers/questions.py": ("tests/pod/test_acp.py", "tests/pod/test_questions.py"),
+    "agent_runs/logs/questions.py": ("tests/logs/test_questions.py",),
+    "workflows/asking.py": tuple(f"tests/workflows/test_{name}.py" for name in ("asking", "callers")),
+    "workflows/telling.py": tuple(f"tests/workflows/test_{name}.py" for name in ("telling", "asking")),
     "workflows/boundary.py": tuple(f"tests/workflows/test_{name}.py" for name in ("statuses", "boundary", "callers")),
     "workflows/attributes.py": tuple(
         f"tests/{name}.py"
