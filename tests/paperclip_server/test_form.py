@@ -1,7 +1,6 @@
 """The agent's form: in Paperclip's own page, and what its one field for all other settings does to a run."""
 
 import asyncio
-import base64
 import json
 import os
 from pathlib import Path
@@ -72,7 +71,7 @@ async def test_paperclips_form_shows_few_fields_and_keeps_the_others(env: Enviro
         # on a busy machine a worker may answer too late, and the test has to be repeated
         found = "document.body.textContent.includes('config.advanced.maxSteps must be a whole number')"
         await tab.until(f"{found} || {pressed('Run test', 'Test again')}")
-        await picture(tab, env.folder)
+        await tab.picture(Path(os.environ.get("TEST_PICTURES") or env.folder) / "paperclip-form.png")
         await write(tab, "maxSteps: 50\n")
         await tab.until(pressed("Save changes", answer=True))
 
@@ -104,10 +103,3 @@ def pressed(*labels: str, answer: bool = False) -> str:
     named = f"one => {json.dumps(labels)}.includes(one.textContent)"
     button = f"[...document.querySelectorAll('button:enabled')].find({named})"
     return f"(one => !!one && (one.click(), {json.dumps(answer)}))({button})"
-
-
-async def picture(tab: Tab, folder: Path) -> None:
-    """Writes one of the page, for a person, to the folder TEST_PICTURES."""
-    taken = await tab.call("Page.captureScreenshot", format="png")
-    file = Path(os.environ.get("TEST_PICTURES") or folder) / "form.png"
-    await asyncio.to_thread(file.write_bytes, base64.b64decode(taken["data"]))

@@ -1,7 +1,5 @@
 """What a person sees of a run on its task, in a browser on a real Paperclip. Each state leaves a picture."""
 
-import asyncio
-import base64
 import os
 import re
 from collections.abc import AsyncIterator
@@ -26,7 +24,6 @@ WIDTH, HEIGHT = 1400, 1000
 @asynccontextmanager
 async def browser(env: Environment, profile: str) -> AsyncIterator["Browser"]:
     folder = Path(os.environ.get("TEST_PICTURES") or env.folder / "pictures")
-    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     async with chromium(str(installed()), env.folder / f"chromium-{profile}") as found, found.tab() as tab:
         await tab.call(
             "Emulation.setDeviceMetricsOverride", width=WIDTH, height=HEIGHT, deviceScaleFactor=1, mobile=False
@@ -65,9 +62,7 @@ class Browser:
         await self._tab.evaluate(f"{find}.click()")
 
     async def picture(self, name: str) -> None:
-        picture = await self._tab.call("Page.captureScreenshot", format="png")
-        file = self._folder / f"paperclip-{name}.png"
-        await asyncio.to_thread(file.write_bytes, base64.b64decode(picture["data"]))
+        await self._tab.picture(self._folder / f"paperclip-{name}.png")
 
 
 @scenario(Schedule.CONCURRENT)

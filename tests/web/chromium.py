@@ -1,6 +1,7 @@
 """A real headless Chromium, driven over its DevTools protocol with nothing but aiohttp."""
 
 import asyncio
+import base64
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -92,6 +93,12 @@ class Tab:
                 look();
             }})"""
         )
+
+    async def picture(self, file: Path) -> None:
+        """Saves what the page looks like, as PNG."""
+        picture = await self.call("Page.captureScreenshot", format="png")
+        await asyncio.to_thread(file.parent.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(file.write_bytes, base64.b64decode(picture["data"]))
 
     async def html(self) -> str:
         """The document as it is now, asked without any script."""

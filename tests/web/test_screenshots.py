@@ -5,7 +5,6 @@ a person needs on any screen: nothing has to be scrolled sideways, and the agent
 """
 
 import asyncio
-import base64
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -92,8 +91,7 @@ async def pictured(tab: Tab, file: Path, screen: str, scheme: str) -> None:
         "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=screen == "phone"
     )
     await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    picture = await tab.call("Page.captureScreenshot", format="png")
-    await asyncio.to_thread(file.write_bytes, base64.b64decode(picture["data"]))
+    await tab.picture(file)
 
 
 @pytest.mark.parametrize(("name", "info"), [("finished", finished), ("waiting", waiting), ("failed", failed)])
