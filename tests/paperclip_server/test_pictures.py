@@ -103,7 +103,7 @@ async def test_a_person_sees_what_an_agent_does_what_it_is_sent_what_waits_for_i
 ) -> None:
     instance = await env.instance(OVERRIDDEN)
     agent = await instance.create_opencode_agent("Steady", "script")
-    work = script(bash("sleep 20"), {**bash("sleep 600"), "text": "I go on."})
+    work = script(bash("sleep 20"), bash("sleep 600"))
     issue = await instance.issue(agent, "A long task", work)
     run = await instance.run(issue, agent=agent)
     async with browser(env, "steady") as seen:
@@ -113,7 +113,8 @@ async def test_a_person_sees_what_an_agent_does_what_it_is_sent_what_waits_for_i
         key = RunKey(agent_id=agent, company_id=instance.company, run_id=run)
         handle = env.stack.client.get_workflow_handle(workflow_id(agent))
         sealer = Sealer(load_or_create(env.stack.plan.state / SEALING)[0].public)
-        assert not (await tell(handle, key, sealer, "The branch is heron.", "ada")).queued
+        text = f"The branch is heron. {script(bash('sleep 600'))}"
+        assert not (await tell(handle, key, sealer, text, "ada")).queued
         log = "".join(entry.chunk for entry in await instance.api.log(run))
         await seen.page(re.findall(r"http\S+open=\S+", log)[0])
         await seen.shows("The branch is heron.")
@@ -124,7 +125,7 @@ async def test_a_person_sees_what_an_agent_does_what_it_is_sent_what_waits_for_i
         await seen.shows(f"Queued behind {identifier}")
         await seen.picture("queued")
         await instance.api.cancel(run)
-        await instance.api.wait_ended(run)
+        assert (await instance.api.wait_ended(run))["status"] == "cancelled"
         await seen.task(issue)
         await seen.shows("fake-llm")  # what the task says comes with its runs
         await seen.picture("cancelled")
