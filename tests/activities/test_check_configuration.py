@@ -80,3 +80,9 @@ async def test_the_namespace_of_advanced_is_checked_also_where_another_field_is_
     findings = await found({"advanced": "namespace: agents\nmaxSteps: many"}, cast("Surroundings", surroundings))
     assert [each.message.partition(" ")[0] for each in findings] == ["config.model", "config.advanced.maxSteps"]
     assert surroundings.asked == ["agents"]
+
+
+async def test_a_worker_in_a_pod_warns_of_a_loopback_address_and_names_the_remedy_once() -> None:
+    config = {"model": "a/b", "workspace": "ephemeral", "paperclipApiUrl": "http://127.0.0.1:3100"}
+    (warning,) = [each for each in await found(config) if each.code == "paperclip_url"]
+    assert (warning.level, warning.message.count("AGENT_RUNS_PAPERCLIP_API_URL")) == ("warn", 1)

@@ -146,7 +146,7 @@ ALONE = {"model": "fake/x", "workspace": "ephemeral"}
 @pytest.mark.parametrize(
     ("config", "found"),
     [
-        (ALONE, {("paperclip_url", "warn")}),  # the worker's setting, a loopback address
+        (ALONE, {("paperclip_url", "info")}),  # a loopback address, which pods share with a worker outside of one
         ({**ALONE, "paperclipApiUrl": "https://paperclip.example"}, {("paperclip_url", "info")}),
         ({"model": "fake/x"}, {("workspace_not_shared", "error")}),
         ({"model": "nameless", "timeoutSec": "soon"}, {("agent_configuration", "error")}),

@@ -95,7 +95,6 @@ async def test_a_remedy_is_named_once(system: System, tmp_path: Path) -> None:
     async with system.worker():
         _, found = await examined(agent_file(tmp_path, {"model": "fake/x", "workspace": "ephemeral", "color": "red"}))
     texts = [f"{each['message']} {each['hint'] or ''}" for each in found.values() if each["level"] != "info"]
-    assert [text.count("AGENT_RUNS_PAPERCLIP_API_URL") for text in texts if "PAPERCLIP_API_URL" in text] == [1]
     assert [text.count("docs/configuration.md") for text in texts if "config.color" in text] == [1]
 
 
