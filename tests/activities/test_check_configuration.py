@@ -38,14 +38,16 @@ class Namespaces:
         return ()
 
 
-async def found(config: dict[str, Any], surroundings: Surroundings | None = None) -> Sequence[Finding]:
+async def found(
+    config: dict[str, Any], surroundings: Surroundings | None = None, paperclip: str = "http://paperclip:3100"
+) -> Sequence[Finding]:
     """What the environment test finds in a configuration."""
     environment = ActivityEnvironment()
     binding = Binding(
         purpose="check", workflow_id=environment.info.workflow_id or "", company_id="acme", run_id="check-1"
     )
     sealed = SEALER.seal(SealedCheck(binding=binding, config=config))
-    checking = CheckConfigurationActivity(OPENER, Checks(), "http://paperclip:3100", no_values, surroundings)
+    checking = CheckConfigurationActivity(OPENER, Checks(), paperclip, no_values, surroundings)
     start = CheckStart(check_id="check-1", company_id="acme", sealed=sealed)
     report: CheckReport = await environment.run(checking.check_configuration, start)
     return report.findings
@@ -83,6 +85,6 @@ async def test_the_namespace_of_advanced_is_checked_also_where_another_field_is_
 
 
 async def test_a_worker_in_a_pod_warns_of_a_loopback_address_and_names_the_remedy_once() -> None:
-    config = {"model": "a/b", "workspace": "ephemeral", "paperclipApiUrl": "http://127.0.0.1:3100"}
-    (warning,) = [each for each in await found(config) if each.code == "paperclip_url"]
+    findings = await found({"model": "a/b", "workspace": "ephemeral"}, paperclip="http://127.0.0.1:3100")
+    (warning,) = [each for each in findings if each.code == "paperclip_url"]
     assert (warning.level, warning.message.count("AGENT_RUNS_PAPERCLIP_API_URL")) == ("warn", 1)
