@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -41,6 +42,8 @@ async def output_of(*command: str, **variables: str) -> str:
 @pytest.mark.paperclip
 @pytest.mark.timeout(MINUTES * 60 + 300)
 async def test_the_first_ten_minutes_of_the_docs_bring_a_task_to_its_end(tmp_path: Path) -> None:
+    if missing := [program for program in ("curl", "jq") if shutil.which(program) is None]:
+        pytest.skip(f"no {' and no '.join(missing)} on PATH, which the page needs")
     try:
         program = await ensure_paperclip()
     except Unavailable as reason:
