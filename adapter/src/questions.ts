@@ -170,7 +170,7 @@ function isOf({ payload }: JsonObject, question: Question): boolean {
   return asks(payload) === asks(interactionOf(question, "").payload);
 }
 
-/** What people read in an interaction; Paperclip keeps texts without blanks around them, and may order fields anew. */
+/** What people read in an interaction. Paperclip trims its texts and may reorder its fields. */
 function asks(payload: unknown): string {
   const listed = (value: unknown) => (Array.isArray(value) ? value : []).map(objectOf);
   const label = ({ id, label }: JsonObject) => [id, label];

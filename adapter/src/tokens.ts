@@ -39,8 +39,8 @@ export async function mint(run: string, settings: TokenSettings, lifetime = TOKE
 
 /**
  * The address of a run's page, with a token in it: whoever has the link reads this run's transcript, and nothing else,
- * until it expires. Its dots are tildes: Paperclip leaves nothing of a token with dots, or after `token=`, in a run's
- * log. Without a usable key the address alone.
+ * until it expires. Its dots are tildes, because Paperclip redacts a token with dots, or after `token=`, in a run's log.
+ * Without a usable key the address alone.
  */
 export async function linkTo(base: string, run: string, settings: TokenSettings): Promise<string> {
   const page = runUrl(base, run);

@@ -135,7 +135,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         ),
         Caption(
             "advanced",
-            "All other fields, those of Kubernetes among them, as YAML or JSON, such as `resources: {limits: {memory: "
+            "All other fields, including those of Kubernetes, as YAML or JSON, such as `resources: {limits: {memory: "
             "8Gi}}`. docs/configuration.md lists them. Test environment checks it.",
             "All other settings (YAML or JSON)",
         ),
@@ -174,7 +174,7 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
     ),
     "Set by Paperclip": (
         Caption("paperclipRuntimeSkills", "All skills that Paperclip offers, with their folders."),
-        Caption("paperclipSkillSync.desiredSkills", "Which of them this agent gets, besides the required ones."),
+        Caption("paperclipSkillSync.desiredSkills", "The skills of this agent, in addition to the required ones."),
         Caption("instructionsRootPath", "Folder of the agent's instructions; AGENT_HOME of an external one."),
         Caption("instructionsBundleMode", "managed or external: whether that folder is Paperclip's own."),
     ),

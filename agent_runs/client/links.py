@@ -27,7 +27,7 @@ _PAPERCLIP_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", 
 def page_url(settings: ClientSettings, run: RunKey) -> str | None:
     """The URL of a run's page with a token in it; None without AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL.
 
-    The token's dots are tildes: Paperclip leaves nothing of one with dots, or after `token=`, in a run's log.
+    The token's dots are tildes, because Paperclip redacts one with dots, or after `token=`, in a run's log.
 
     Raises:
         UnusableKey: the key file holds no key.

@@ -44,7 +44,7 @@ class Names:
 
     @classmethod
     async def in_memo(cls, execution: WorkflowExecution) -> Self:
-        """The names in a run's memo. Whoever starts workflows writes it, so a value that is not text is ignored."""
+        """The names in a run's memo. Any caller can write the memo, so a value that is not text is ignored."""
         names = {AGENT_NAME: "", TASK_NAME: ""}
         for key in names:
             with suppress(KeyError, RuntimeError, ValueError):

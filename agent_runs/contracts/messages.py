@@ -98,7 +98,7 @@ class PromptBundle(Contract):
     Attributes:
         sha256: of the prompt's UTF-8 bytes, hex.
         size: in bytes.
-        metrics: characters (UTF-16 units, as Paperclip counts) per section, Paperclip's names.
+        metrics: characters (UTF-16 units, as Paperclip counts) per section, by Paperclip's names and `messagesChars`.
         skill_folders: of the skills that the agent gets as folders, relative to the data volume, or absolute below
             `SKILLS_DIRECTORY`; they are not in the prompt.
         skill_names: of the same skills; none in bundles of earlier releases.

@@ -41,7 +41,7 @@ class Folded:
 
 
 class _Unreadable(ValueError):
-    """What `advanced` holds is no object. Its message is the remedy."""
+    """What `advanced` holds is not an object. The message is the remedy."""
 
 
 def fold(config: Mapping[str, Any]) -> Folded:
@@ -66,7 +66,7 @@ def _object(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise _Unreadable("must be an object in YAML or JSON, such as `namespace: agents`")
     if wrong := [name for name in value if not isinstance(name, str)]:
-        raise _Unreadable(f"must have names of fields as keys: {short(wrong[0])} is none")
+        raise _Unreadable(f"must have names of fields as keys, and {short(wrong[0])} is not text")
     return value
 
 
@@ -97,7 +97,7 @@ def _problems(name: str, value: object, outside: Mapping[str, Any]) -> Iterator[
 
 
 def _foreign(value: object, path: str, levels: int = MAX_DEPTH) -> Iterator[tuple[str, str]]:
-    """Values that are deeper than anything people write, or that JSON has not."""
+    """Values that are nested too deeply, or that JSON does not have."""
     if levels == 0:
         yield path, f"must not be nested deeper than {MAX_DEPTH} levels"
     elif isinstance(value, Mapping):
@@ -112,4 +112,4 @@ def _foreign(value: object, path: str, levels: int = MAX_DEPTH) -> Iterator[tupl
     elif isinstance(value, date):
         yield path, "must not be a date: write it in quotes"
     elif not isinstance(value, _JSON):
-        yield path, "must be a value that JSON has, too"
+        yield path, "must be a value that JSON has"

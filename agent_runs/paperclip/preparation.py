@@ -270,7 +270,7 @@ def _split(raw: Mapping[str, Any], host: HostTexts, folded: advanced.Folded) -> 
 
 
 def _tidy(value: Any, depth: int) -> Any:
-    """`value` with well-formed text, and without numbers that JSON does not have: `1e999` is read as one."""
+    """`value` with well-formed text. A number that JSON does not have becomes null, as in JavaScript."""
     if depth == 0:
         raise InvalidRequest(f"the execution context is nested deeper than {NESTING_LIMIT} levels")
     if isinstance(value, Mapping):
@@ -444,7 +444,7 @@ def _budget_left(agent: dict[str, Any]) -> float | None:
 
 
 def _cents(value: object) -> float | None:
-    """An amount that can be calculated with; None if it is none."""
+    """A bounded amount, so that sums do not overflow; None if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return max(-CENTS_LIMIT, min(value, CENTS_LIMIT))

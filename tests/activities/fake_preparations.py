@@ -1,6 +1,9 @@
-"""A run with secrets, for tests that call an activity without a workflow."""
+"""A run with secrets, and what becomes of its prompt, for tests that call an activity without a workflow."""
+
+import base64
 
 from agent_runs.contracts.request import AgentRef, PromptSource, RunConfig, RunRequest, Secrets
+from agent_runs.kube.objects import Manifest
 from agent_runs.paperclip.preparation import Preparation
 
 REQUEST = RunRequest(
@@ -20,3 +23,14 @@ class FakePreparations:
 
     async def current(self) -> Preparation:
         return Preparation(REQUEST, SECRETS, PromptSource(), names_address=True)
+
+
+class KeptPrompt:
+    """Stands in for the cluster, as far as a prompt needs one."""
+
+    namespace = "agents"
+    text = ""
+
+    async def put_secret(self, manifest: Manifest) -> str:
+        self.text = base64.b64decode(manifest["data"]["prompt"]).decode()
+        return "created"

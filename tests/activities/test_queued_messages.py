@@ -1,6 +1,5 @@
 """What people have sent an agent is the end of its next prompt."""
 
-import base64
 from typing import cast
 
 import pytest
@@ -13,23 +12,11 @@ from agent_runs.contracts.request import RunConfig
 from agent_runs.contracts.start import Binding, SealedMessage
 from agent_runs.job.prompts import Prompts
 from agent_runs.kube.client import Cluster
-from agent_runs.kube.objects import Manifest
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
-from tests.activities.fake_preparations import FakePreparations
+from tests.activities.fake_preparations import FakePreparations, KeptPrompt
 
 RUN = RunKey(agent_id="ada", company_id="co-1", run_id="run")
 KEY = SealingKey.generate()
-
-
-class KeptPrompt:
-    """Stands in for the cluster, as far as a prompt needs one."""
-
-    namespace = "agents"
-    text = ""
-
-    async def put_secret(self, manifest: Manifest) -> str:
-        self.text = base64.b64decode(manifest["data"]["prompt"]).decode()
-        return "created"
 
 
 def message(number: int, text: str, run: RunKey = RUN, key: SealingKey = KEY) -> QueuedMessage:

@@ -19,26 +19,14 @@ from agent_runs.job.attempt_plan import attempt_plan
 from agent_runs.job.manifest import JobPlan
 from agent_runs.job.prompts import Prompts
 from agent_runs.kube.client import Cluster
-from agent_runs.kube.objects import Manifest
 from agent_runs.paperclip.preparation import Preparation
 from agent_runs.paperclip.sealing import Opener
-from tests.activities.fake_preparations import FakePreparations
+from tests.activities.fake_preparations import FakePreparations, KeptPrompt
 from tests.job.inputs import create_job_input, job_plan, mounts, volumes
 
 FOLDERS = "instances/default/skills/co-1"
 BODY = "Read references/steps.md first."
 RUN = RunKey(agent_id="ada", company_id="co-1", run_id="run")
-
-
-class KeptPrompt:
-    """Stands in for the cluster, as far as a prompt needs one."""
-
-    namespace = "agents"
-    text = ""
-
-    async def put_secret(self, manifest: Manifest) -> str:
-        self.text = base64.b64decode(manifest["data"]["prompt"]).decode()
-        return "created"
 
 
 class WithSkills(FakePreparations):

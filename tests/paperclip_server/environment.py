@@ -13,8 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.paperclip.sealing import load_or_create
+from temporalio.client import WorkflowHandle
+
+from agent_runs.contracts.identity import AttemptKey, RunKey, workflow_id
+from agent_runs.paperclip.sealing import Sealer, load_or_create
 from agent_runs.transcript.store import Line, TranscriptStore
 from agent_runs.transcript.tokens import Tokens
 from agent_runs.web.paperclip_log import calls
@@ -169,6 +171,12 @@ class Environment:
         return instance
 
     # what is stored outside Paperclip
+
+    def run_of(self, instance: Instance, agent: str, run: str) -> tuple[WorkflowHandle[Any, Any], RunKey, Sealer]:
+        """What a caller other than Paperclip needs to send the agent of a run something."""
+        key = RunKey(agent_id=agent, company_id=instance.company, run_id=run)
+        sealer = Sealer(load_or_create(self.stack.plan.state / SEALING)[0].public)
+        return self.stack.client.get_workflow_handle(workflow_id(agent)), key, sealer
 
     async def transcript(self, run: str, agent: str, company: str, attempt: int = 1) -> list[Line]:
         key = AttemptKey(run=RunKey(agent_id=agent, company_id=company, run_id=run), attempt=attempt)

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_runs.client.tell import tell
-from agent_runs.contracts.identity import RunKey, workflow_id
-from agent_runs.paperclip.sealing import Sealer, load_or_create
-from tests.paperclip_server.environment import OVERRIDDEN, SEALING, Environment, Instance
+from tests.paperclip_server.environment import OVERRIDDEN, Environment, Instance
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.test_questions import ASKS, WORK, answered, said
 from tests.pod.driving import bash, script
@@ -110,9 +108,7 @@ async def test_a_person_sees_what_an_agent_does_what_it_is_sent_what_waits_for_i
         await seen.task(issue)
         await seen.shows("The agent uses bash")
         await seen.picture("working")
-        key = RunKey(agent_id=agent, company_id=instance.company, run_id=run)
-        handle = env.stack.client.get_workflow_handle(workflow_id(agent))
-        sealer = Sealer(load_or_create(env.stack.plan.state / SEALING)[0].public)
+        handle, key, sealer = env.run_of(instance, agent, run)
         text = f"The branch is heron. {script(bash('sleep 600'))}"
         assert not (await tell(handle, key, sealer, text, "ada")).queued
         log = "".join(entry.chunk for entry in await instance.api.log(run))

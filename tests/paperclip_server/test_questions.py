@@ -7,10 +7,8 @@ from functools import partial
 
 from agent_runs.client.outcome import fetch_outcome
 from agent_runs.client.tell import answer, chosen
-from agent_runs.contracts.identity import RunKey, workflow_id
-from agent_runs.paperclip.sealing import Sealer, load_or_create
 from tests.paperclip_server.api import Object
-from tests.paperclip_server.environment import DISRUPTED, SEALING, STABLE, Environment, Instance, statuses
+from tests.paperclip_server.environment import DISRUPTED, STABLE, Environment, Instance, statuses
 from tests.paperclip_server.scenarios import Schedule, scenario
 from tests.paperclip_server.test_restarts import OUTAGE
 from tests.pod.driving import bash, script
@@ -151,9 +149,8 @@ async def test_answers_are_delivered_once_although_worker_temporal_and_paperclip
     work = script(*(bash(f"echo {number}") for number in range(ANSWERS)), {"text": "All of it is done."})
     issue = await instance.issue(agent, "Outlast all of us", work)
     run = await instance.run(issue, agent=agent)
-    key = RunKey(agent_id=agent, company_id=instance.company, run_id=run)
-    handle = env.stack.client.get_workflow_handle(workflow_id(agent))
-    sealer, question = Sealer(load_or_create(env.stack.plan.state / SEALING)[0].public), None
+    handle, key, sealer = env.run_of(instance, agent, run)
+    question = None
     for number in range(ANSWERS):
         question = await asked_in_workflow(handle, after=question)
         chosen_first = chosen(question, ["1"])

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 from temporalio import activity
-from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 
 from agent_runs.client.outcome import fetch_outcome, outcome_at_close
 from agent_runs.client.tell import tell
 from agent_runs.contracts import updates
 from agent_runs.contracts.errors import InvalidRequest, MessageNotDelivered, PodLost, ProviderRejected
+from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import EndJob
-from agent_runs.contracts.outcome import Report, Usage
+from agent_runs.contracts.outcome import Outcome, Report, Usage
 from agent_runs.contracts.request import Capabilities
 from agent_runs.contracts.start import MESSAGE_LIMIT, Binding, SealedMessage
 from agent_runs.paperclip.sealing import Opener, Sealer, SealingKey
@@ -216,6 +217,14 @@ async def test_an_agent_that_takes_no_messages_while_it_works_gets_them_as_its_n
     assert messages_in(steps) == []
 
 
+async def outcome_after_a_message(handle: WorkflowHandle[Any, Outcome], run: RunKey, turns: Turns) -> Outcome:
+    """The outcome of a run whose agent is sent a message in its first attempt, which may end then."""
+    await reached(turns.at_work)
+    await tell(handle, run, SEALER, "the branch is heron", "ada")
+    turns.may_end.set()
+    return await outcome_at_close(handle)
+
+
 async def test_messages_are_repeated_with_a_lost_pod_and_go_into_a_fresh_session_with_all_else(
     temporal: Client, queue: str, request_of_a_run: FakeRequest
 ) -> None:
@@ -223,11 +232,7 @@ async def test_messages_are_repeated_with_a_lost_pod_and_go_into_a_fresh_session
     turns = Turns(failures=[None, PodLost("gone")], reports=[GOOD, Report(), unknown, GOOD])
     steps = FakeActivities(turns.answers)
     async with running_worker(temporal, queue, steps) as start:
-        handle = await start(request_of_a_run)
-        await reached(turns.at_work)
-        await tell(handle, request_of_a_run.key, SEALER, "the branch is heron", "ada")
-        turns.may_end.set()
-        outcome = await outcome_at_close(handle)
+        outcome = await outcome_after_a_message(await start(request_of_a_run), request_of_a_run.key, turns)
     assert bundled(steps) == [
         (1, [], False, False),
         (2, ["ada"], True, True),
@@ -243,12 +248,32 @@ async def test_a_message_that_waits_when_the_agent_fails_is_named(
     turns = Turns(reports=[GOOD.model_copy(update={"failure": ProviderRejected.as_failure("no")})])
     steps = FakeActivities(turns.answers)
     async with running_worker(temporal, queue, steps) as start:
+        outcome = await outcome_after_a_message(await start(request_of_a_run), request_of_a_run.key, turns)
+    assert (outcome.error_code, len(outcome.attempts)) == (ProviderRejected.code, 1)
+    assert "the run ended before the agent got a message of ada" in outcome.warnings
+
+
+async def test_a_cancel_ends_what_a_message_would_have_begun_and_names_it(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest
+) -> None:
+    turns, judging, may_judge = Turns(), asyncio.Event(), asyncio.Event()
+
+    async def judge(_: object) -> Report:
+        judging.set()
+        await may_judge.wait()
+        return GOOD
+
+    steps = FakeActivities({**turns.answers, "parse_transcript": judge})
+    async with running_worker(temporal, queue, steps) as start:
         handle = await start(request_of_a_run)
         await reached(turns.at_work)
         await tell(handle, request_of_a_run.key, SEALER, "the branch is heron", "ada")
         turns.may_end.set()
+        await reached(judging)
+        await handle.cancel()
+        may_judge.set()
         outcome = await outcome_at_close(handle)
-    assert (outcome.error_code, len(outcome.attempts)) == (ProviderRejected.code, 1)
+    assert (outcome.error_code, len(outcome.attempts)) == ("cancelled", 1)
     assert "the run ended before the agent got a message of ada" in outcome.warnings
 
 
