@@ -118,3 +118,23 @@ def test_a_cancel_shows_whether_the_agent_has_stopped_and_its_session_is_kept(
             TextDisplay().cancelled("run-1", Cancelled(outcome="cancelled", stop=stop, session_id="ses_1"))
             rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.strip())
             assert (rows["agent"].strip(), rows["session"].strip()) == (agent, f"ses_1: {session}")
+
+
+def test_a_finding_says_what_to_do_unless_nothing_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    for level in ("error", "warn", "info"):
+        TextDisplay().findings([Finding(code="c", level=level, message="It is so", hint="Do this")])
+        said = "It is so" if level == "info" else "It is so. Do this"
+        assert capsys.readouterr().out.strip() == f"{level:<5}  c  {said}"
+
+
+def test_a_phase_is_named_and_what_failed_in_it_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    for failed in (False, True):
+        TextDisplay().phase_change(PhaseChange("running", timedelta(seconds=1.5), NOON, "for a reason", failed=failed))
+    shown = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert shown == [["1.5", "s", "running     for a reason"], ["1.5", "s", "failed      for a reason"]]
+
+
+def test_programs_get_how_long_a_step_took_once_it_has_ended() -> None:
+    output = io.StringIO()
+    JsonDisplay(output).steps([Step("create_job", NOON, NOON + timedelta(seconds=2.5)), Step("finish", NOON)])
+    assert [json.loads(line)["seconds"] for line in output.getvalue().splitlines()] == [2.5, None]

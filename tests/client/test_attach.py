@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client import attach as attach_module
@@ -149,6 +150,12 @@ async def test_an_attach_ends_in_its_own_time_whatever_temporal_answers(
     async def silent(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
+    def refused(*details: object) -> Callable[..., Awaitable[Any]]:
+        async def refuse(*_: object, **__: object) -> None:
+            raise WorkflowUpdateFailedError(ApplicationError("busy", *details))
+
+        return refuse
+
     no_worker = "no worker answered whether it may be joined"
     answers = {
         "too many at once": (answered(RPCStatusCode.RESOURCE_EXHAUSTED), no_worker),
@@ -158,6 +165,9 @@ async def test_an_attach_ends_in_its_own_time_whatever_temporal_answers(
             no_worker,
         ),
         "too many ever": (answered(RPCStatusCode.FAILED_PRECONDITION), "Temporal accepts no more requests of it"),
+        "a refusal with its reason": (refused({"note": "it remembers too many"}), "it remembers too many"),
+        "a refusal without details": (refused(), None),
+        "a refusal with other details": (refused("text"), None),
         "silence": (silent, no_worker),
     }
     settings = ClientSettings(task_queue=queue)
@@ -172,3 +182,23 @@ async def test_an_attach_ends_in_its_own_time_whatever_temporal_answers(
             assert ticket.kind == "busy"
             assert ticket.holder is not None
             assert ticket.holder.note == note
+
+
+async def test_a_server_that_cannot_say_which_runs_were_joined_starts_nothing(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for one whose attribute no worker has registered: there no run was joined."""
+    settings = ClientSettings(task_queue=queue)
+    for status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.INVALID_ARGUMENT):
+
+        async def refuse(*_: object, status: RPCStatusCode = status) -> None:
+            raise RPCError("", status, b"")
+
+        monkeypatch.setattr(attach_module, "find_joined_run", refuse)
+        with case(status.name):
+            if status is RPCStatusCode.INVALID_ARGUMENT:
+                assert (await attach(temporal, settings, request_of_a_run.wake)).kind == "started"
+                continue
+            with pytest.raises(RPCError) as raised:
+                await attach(temporal, settings, request_of_a_run.wake)
+            assert raised.value.status is status

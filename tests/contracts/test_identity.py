@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent_runs.contracts.identity import AttemptKey, RunKey, identity_label, label_value, workflow_id
+from agent_runs.contracts.identity import AttemptKey, RunKey, distinct, identity_label, label_value, workflow_id
 from agent_runs.job.volumes import claim_name
 
 UUID = "b1677834-f306-4a0e-9c14-97a6dc937575"
@@ -54,3 +54,9 @@ def test_ids_that_are_equal_as_labels_are_different_agents() -> None:
     assert len({identity_label(each) for each in ids}) == len(ids)
     assert len({claim_name(each) for each in ids}) == len(ids)
     assert identity_label(UUID) == UUID
+
+
+def test_a_name_that_is_cut_is_as_long_as_it_may_be() -> None:
+    for limit in (20, 63):
+        name = distinct("x" * 300, "another", limit)
+        assert re.fullmatch(rf"x{{{limit - 17}}}-[0-9a-f]{{16}}", name), name

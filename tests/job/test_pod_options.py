@@ -11,6 +11,7 @@ from agent_runs.contracts.errors import InvalidRequest, PolicyRefused
 from agent_runs.contracts.messages import PodProfile, SecretMount
 from agent_runs.contracts.request import RunConfig
 from agent_runs.job.checks import Checks
+from agent_runs.job.placement import ANNOTATIONS_LIMIT
 from agent_runs.job.policy import Policy
 from agent_runs.paperclip.preparation import prepare
 from tests.job.inputs import create_job_input, job_plan, main_container, mounts, objections, pod_spec, volumes
@@ -211,6 +212,19 @@ async def test_annotations_that_others_rely_on_are_refused(annotation: str, mess
     config = RunConfig.model_validate({"model": "a/b", "annotations": {annotation: "x"}})
     with pytest.raises(InvalidRequest, match=message):
         await Checks(Policy.parse(ANYTHING, "policy.yaml")).check(config)
+
+
+async def test_annotations_have_keys_and_values_of_16_kib_together_at_most() -> None:
+    policy = Checks(Policy.parse(ANYTHING, "policy.yaml"))
+    for size in (ANNOTATIONS_LIMIT, ANNOTATIONS_LIMIT + 1):
+        overlay = {"metadata": {"annotations": {key * 60: "y" * 4036 for key in "bcd"}}}
+        annotations = {"annotations": {"a" * 60: "x" * (4036 + size - ANNOTATIONS_LIMIT)}, "podTemplate": overlay}
+        checked = policy.check(RunConfig.model_validate({"model": "a/b", **annotations}))
+        if size == ANNOTATIONS_LIMIT:
+            await checked
+            continue
+        with pytest.raises(InvalidRequest, match="must not have more than 16384 characters together"):
+            await checked
 
 
 def test_a_request_of_disk_above_its_limit_is_refused() -> None:

@@ -226,6 +226,7 @@ def test_the_defaults_of_the_resources_count_as_chosen() -> None:
         ("labels:\n  - a\n  - 'b c'\n", "p.yaml, line 3: labels.1: must be a text without spaces"),
         ("namespaces: all\n", "p.yaml, line 1: namespaces: "),
         ("- a\n", "p.yaml, line 1: "),
+        ("images: []\nmax:\n  <<: {cpu: many}\n", "p.yaml, line 2: max.cpu: must be a Kubernetes quantity"),
         ("paperclipApiUrls: ['*.corp.example']\n", "p.yaml, line 1: paperclipApiUrls.0: must be '*' or begin as"),
     ],
 )

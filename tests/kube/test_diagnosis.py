@@ -341,6 +341,14 @@ def test_a_pod_that_is_over_while_its_container_still_ends_has_no_exit_code_yet(
     assert diagnosis == Ended(ContainerEnd(reason="DeadlineExceeded", message="too long"))
 
 
+def test_an_init_container_that_failed_is_the_cause_of_an_end_that_nobody_reported() -> None:
+    for code in (1, 2, 255):
+        failed = diagnose(pod(init=[terminated(code, name="write-prompt")], phase="Failed"), job())
+        assert isinstance(failed, Failing)
+    ended = diagnose(pod(init=[terminated(0, "Completed", "write-prompt")], phase="Failed"), job())
+    assert isinstance(ended, Ended)
+
+
 def test_a_succeeded_pod_without_a_container_status_is_no_success() -> None:
     diagnosis = diagnose(pod(phase="Succeeded"), job())
     assert isinstance(diagnosis, Ended)

@@ -10,6 +10,7 @@ import pytest
 from agent_runs.background import in_background
 from agent_runs.contracts.updates import Question
 from agent_runs.logs.questions import Questions
+from agent_runs.pod.sidecar.drivers import questions as asking
 from agent_runs.transcript.lines import Line
 from tests.support.virtual_time import run_in_virtual_time
 
@@ -85,3 +86,30 @@ def test_a_question_that_the_agent_has_ended_itself_is_sent_as_withdrawn_also_by
     run_in_virtual_time(sent(another, lines))
     assert [question.withdrawn for question in one.asked] == [False, True]
     assert [question.withdrawn for question in another.asked] == [True]
+
+
+def test_what_a_driver_asks_at_its_limits_is_sent_and_what_is_beyond_them_it_does_not_show() -> None:
+    option = {"label": "l " * 900, "description": "d " * 900, "value": "v"}
+    widest = asking.field("x " * 5000, [option] * 16, "value")
+    assert widest is not None
+    assert asking.field("x", [option] * 17, "value") is None
+    narrow = asking.Field("x", ["l"])
+    for run, asked in (
+        (Run(), asking.question("q" * 128, "s", "question", [widest])),
+        (Run(), asking.question("q", "s", "question", [narrow] * 8)),
+        (Run(), asking.permission("p", "s", "n " * 5000, ["a " * 5000] * 50, ("once", "always"))),
+    ):
+        assert asked.can_be_shown
+        assert len(run_in_virtual_time(sent(run, [line(asked.line.type, asked.line.content["question"])]))) == 1
+    for asked in (
+        asking.question("q", "s", "question", [widest, widest]),
+        asking.question("q", "s", "question", [narrow] * 9),
+        asking.question("q" * 129, "s", "question", [narrow]),
+    ):
+        assert not asked.can_be_shown
+
+
+def test_the_agent_is_answered_by_its_own_name_of_a_request_however_long_that_is() -> None:
+    for length in (1, 128, 129, 1000):
+        assert asking.permission("p" * length, "s", "bash", ["make"], ()).id == "p" * length
+        assert asking.question("q" * length, "s", "question", []).id == "q" * length

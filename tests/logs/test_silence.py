@@ -10,7 +10,7 @@ import pytest
 from agent_runs.kube.objects import Pod
 from agent_runs.logs.follower import Follower
 from agent_runs.logs.log_resume import Cursor
-from agent_runs.logs.silence import SilenceLimits, SilenceProof
+from agent_runs.logs.silence import STAMP_MARGIN, LastOutput, SilenceClock, SilenceLimits, SilenceProof
 from agent_runs.logs.source import WORK_COMMAND
 from agent_runs.transcript.agent_state import AgentState
 from tests.kube.pods import pod, terminated
@@ -354,3 +354,11 @@ def test_an_agent_that_makes_progress_while_its_processes_are_listed_is_not_sile
     container = SlowNode(outputs, texts=texts, work=lambda at: b"8 7 %d 3 opencode\n" % (at * 100))
     result = run_in_virtual_time(follow(container, progress=AgentState(), has_stdout=True))
     assert (result.lines, result.is_silent, result.at >= 63 + MINUTE) == (4, True, True)
+
+
+def test_silence_that_could_not_be_proven_is_looked_for_again_soon_and_not_all_the_time() -> None:
+    for limit, pause in ((timedelta(milliseconds=100), 1), (timedelta(seconds=40), 10), (timedelta(hours=1), 30)):
+        clock = SilenceClock(SilenceLimits(silence=limit), LastOutput(0), 0)
+        clock.postpone(100.0, timedelta(seconds=30))
+        assert clock.check_at == 100 + pause
+        assert clock.remaining(100.0) == max(timedelta(seconds=pause), limit + STAMP_MARGIN - timedelta(seconds=100))

@@ -62,7 +62,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "agent_runs/transcript/store.py": tuple(
         f"tests/transcript/test_{name}.py"
-        for name in ("store_fencing", "store_retention", "notifier", "follow", "store", "store_outage")
+        for name in ("store_fencing", "store_retention", "notifier", "follow", "store", "store_outage", "fleet")
     ),
     "agent_runs/logs/log_resume.py": tuple(
         f"tests/logs/test_{name}.py" for name in ("log_resume", "follower", "silence")
@@ -176,7 +176,9 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         *("tests/pod/test_acp_mapping.py", "tests/security/test_streamed_secrets.py"),
         *("tests/pod/test_acp.py", "tests/agents/test_captures.py", "tests/pod/test_acp_agents.py"),
     ),
-    "agent_runs/pod/sidecar/drivers/questions.py": ("tests/pod/test_acp.py", "tests/pod/test_questions.py"),
+    "agent_runs/pod/sidecar/drivers/questions.py": tuple(
+        f"tests/{name}.py" for name in ("logs/test_questions", "pod/test_acp", "pod/test_questions")
+    ),
     "agent_runs/logs/questions.py": ("tests/logs/test_questions.py",),
     "workflows/asking.py": tuple(f"tests/workflows/test_{name}.py" for name in ("asking", "callers")),
     "workflows/telling.py": tuple(f"tests/workflows/test_{name}.py" for name in ("telling", "asking")),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent_runs.contracts.request import Secrets
 from agent_runs.paperclip.redaction import CHUNK, HEAD_LIMIT, SEARCH_LIMIT, Redaction
-from agent_runs.paperclip.secret_values import secret_values
+from agent_runs.paperclip.secret_values import MIN_LENGTH, secret_values
 from tests.support.cases import case
 
 SECRETS = Secrets(
@@ -192,6 +192,13 @@ def test_what_an_overlapping_secret_has_beyond_the_first_is_redacted_too() -> No
     redaction = Redaction.of([("ONE", "abcdefghijklmnop"), ("TWO", LONG), ("THREE", LONG[-20:] + "qrstuvwxyz")])
     line = f"<{LONG}qrstuvwxyz>".encode()
     assert redaction.redact(line) == b"<[[secret:TWO]][[secret:THREE]]>"
+
+
+def test_what_an_overlapping_secret_has_beyond_the_first_stays_if_it_is_too_short_to_be_a_secret() -> None:
+    for tail in (MIN_LENGTH - 1, MIN_LENGTH):
+        redaction = Redaction.of([("ONE", LONG), ("TWO", LONG[-20:] + "z" * tail)])
+        rest = "z" * tail if tail < MIN_LENGTH else "[[secret:TWO]]"
+        assert redaction.redact(f"<{LONG}{'z' * tail}>".encode()) == f"<[[secret:ONE]]{rest}>".encode()
 
 
 def test_hundreds_of_secrets_in_several_searches_are_all_redacted() -> None:

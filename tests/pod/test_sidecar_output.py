@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,9 @@ from agent_runs.logs.frames import FRAME_LIMIT, Frame, FrameReader, LineAssemble
 from agent_runs.logs.frames import Output as Stream
 from agent_runs.pod import sidecar
 from agent_runs.pod.archive import sidecar_archive
-from agent_runs.pod.sidecar.output import PARTIAL_SECONDS, Output
+from agent_runs.pod.sidecar.output import BLOCK, PARTIAL_SECONDS, Batches, Output
 from agent_runs.pod.sidecar.output import Stream as SidecarStream
+from agent_runs.pod.sidecar.shared import make_fifo
 from agent_runs.pod.sidecar.watching import LONGEST_POLL, SHORTEST_POLL, Watch
 from tests.support.lines import checksum_of
 
@@ -183,6 +185,27 @@ def test_what_a_program_writes_after_the_end_of_its_turn_is_in_no_figure_of_it(t
     assert totals == {"lines": 1, "bytes": 4, "checksum": checksum_of(b"one\n")}
 
 
+def test_what_a_program_writes_between_two_turns_is_in_no_figure_of_the_second(tmp_path: Path) -> None:
+    frames: list[bytes] = []
+    output = Output(str(tmp_path), frames.append)
+    output.begin()
+    output.end(lambda: b"{}")
+    (tmp_path / "stderr").write_bytes(b"between\nand part")
+    output.begin_turn(SidecarStream(str(tmp_path), b"o", "events"))
+    output.end(lambda: json.dumps(output.totals()).encode())
+    totals = json.loads(frames[-1].partition(b" ")[2])["stderr"]
+    assert totals == {"lines": 0, "bytes": 0, "checksum": checksum_of(b"")}
+
+
+def test_only_its_user_can_open_a_fifo_of_the_sidecar(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        make_fifo(str(tmp_path), "orders")
+    finally:
+        os.umask(umask)
+    assert stat.filemode((tmp_path / "orders").stat().st_mode) == "prw-------"
+
+
 def test_lines_without_text_need_little_memory_when_they_are_forwarded_and_repeated(tmp_path: Path) -> None:
     log = bytearray()
     output = Output(str(tmp_path), log.extend)
@@ -231,3 +254,11 @@ def test_only_a_file_that_is_emptied_makes_an_output_truncated(tmp_path: Path) -
         output.forward()
         found.append(output.truncated)
     assert found == [False, False, False, False, True]
+
+
+def test_frames_that_are_made_together_are_remembered_as_one_batch_of_a_block_at_most() -> None:
+    for end, expected in ((BLOCK, [(1, 0, 0, 0, BLOCK)]), (BLOCK + 1, [(1, 9, 0, 0, 10), (9, 0, 0, 10, BLOCK + 1)])):
+        batches = Batches()
+        batches.add(1, 0, 0, 10, continues=False)
+        batches.add(9, 0, 10, end, continues=True)
+        assert list(batches.between(1, 99)) == expected

@@ -12,6 +12,7 @@ from agent_runs.contracts.errors import InvalidRequest, SealedFieldUnreadable
 from agent_runs.contracts.large_json import MAX_VALUES
 from agent_runs.contracts.start import Binding, SealedRun
 from agent_runs.job.policy import Policy
+from agent_runs.plain_yaml import MAX_DEPTH, MAX_PLAIN, NoPlainYaml, load_yaml
 from agent_runs.pod.sidecar.drivers.lines import Line, decoded, encoded
 from tests.paperclip.contexts import KEY, OPENER
 from tests.support.cases import case
@@ -42,6 +43,15 @@ def test_yaml_that_grows_is_refused_by_line_and_reason(name: str) -> None:
             with pytest.raises(InvalidRequest) as refused:
                 read(text, "f")
             assert refused.value.message.startswith(reason)
+
+
+def test_yaml_is_read_up_to_its_limits() -> None:
+    deepest, longest = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1), "a" * MAX_PLAIN
+    assert load_yaml(f"a: {longest}") == {"a": longest}
+    load_yaml(f"a: {deepest}")
+    for text, reason in ((f"a: {longest}a", "more than 1024 characters"), (f"a: [{deepest}]", "deeper than 32 levels")):
+        with pytest.raises(NoPlainYaml, match=reason):
+            load_yaml(text)
 
 
 def test_a_sealed_context_that_grows_is_refused_with_the_reason() -> None:

@@ -37,3 +37,9 @@ def test_a_run_without_a_task_shares_no_database(task_key: str | None) -> None:
     profile = PodProfile(namespace="agents", image="i", data_claim="claim")
     assert not keeps_sessions(create_job_input(task_key=task_key, profile=profile))
     assert keeps_sessions(create_job_input(task_key="task", profile=profile))
+
+
+def test_a_folder_is_named_after_what_it_is_for_as_far_as_128_characters_go() -> None:
+    names = [database_path("co", "agent", "x" * length).rpartition("/")[2] for length in (127, 128, 129, 500)]
+    assert names[:2] == ["x" * 127, "x" * 128]
+    assert [(len(name), name[:112]) for name in names[2:]] == [(128, f"{'x' * 111}-")] * 2

@@ -59,6 +59,12 @@ def test_lines_without_text_make_bounded_statements() -> None:
     assert max(sizes) <= STATEMENT_BYTES / LINE_BYTES
 
 
+def test_a_statement_is_filled_to_its_limit_and_a_longer_line_has_its_own() -> None:
+    rows = [{"data": b"x" * size} for size in (100, 100, 100, 1000, 1)]
+    for limit, expected in ((2 * (100 + LINE_BYTES), [2, 1, 1, 1]), (2 * (100 + LINE_BYTES) - 1, [1, 1, 1, 1, 1])):
+        assert [len(chunk) for chunk in chunks(rows, limit)] == expected
+
+
 async def test_lines_come_back_as_they_were_written(store: TranscriptStore) -> None:
     written = [
         Line(1, "stdout", b"", at=NOON),
@@ -454,3 +460,7 @@ async def test_a_sealed_attempt_takes_repeats_and_nothing_else(store: Transcript
         ):
             await store.append(key(), [line(1), wrong])
     assert await store.read(key()) == [line(1), last]
+
+
+async def test_a_run_that_the_store_does_not_know_takes_no_bytes_of_it(store: TranscriptStore) -> None:
+    assert await store.stored_bytes(key("unknown").run) == 0

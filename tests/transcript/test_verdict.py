@@ -618,3 +618,12 @@ def test_the_report_has_the_version_that_the_agents_driver_names() -> None:
         named = json.dumps({"type": "agent_version", "sessionID": SESSION, "version": version}).encode()
         with case(version):
             assert folded(named, *FINISHED).report(ContainerEnd(exit_code=0)).agent_version == reported
+
+
+def test_a_run_without_a_step_has_used_no_context() -> None:
+    assert folded(FINISHED[0]).report(ContainerEnd(exit_code=1)).last_context_tokens == 0
+
+
+def test_only_an_agent_that_was_stopped_after_its_last_step_is_said_to_have_stayed() -> None:
+    for end in (ContainerEnd(exit_code=0), ContainerEnd(exit_code=1), ContainerEnd(exit_code=137, reason="OOMKilled")):
+        assert not folded(*FINISHED).report(end).stayed

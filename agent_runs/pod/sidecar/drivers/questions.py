@@ -14,7 +14,7 @@ from agent_runs.pod.sidecar.drivers.lines import Line, dictionary, prose, text
 ASKED, ANSWERED, REJECTED = "question_asked", "question_answered", "permission_rejected"
 ALLOW, ALWAYS = "Allow once", "Always allow"
 MAX_FIELDS, MAX_OPTIONS, MAX_CHOICES = 8, 16, 16
-MAX_TEXT, MAX_LABEL, MAX_PATTERNS, MAX_ID = 1000, 100, 8, 128
+MAX_TEXT, MAX_LABEL, MAX_PATTERNS = 1000, 100, 8
 MAX_SHOWN, MAX_ASKED = 8 * MAX_TEXT, 100
 """Characters of one question, and questions of a turn: all are in their run's history, beyond whose limit Temporal ends
 a run while its agent works."""
@@ -111,7 +111,7 @@ def permission(request: object, session: str, name: str, patterns: object, value
     named = [prose(each, MAX_TEXT) for each in patterns[:MAX_PATTERNS]] if isinstance(patterns, list) else []
     shown = prose(", ".join(named), MAX_TEXT)
     field = Field(prose(f"{name}: {shown}" if shown else name, MAX_TEXT), (ALLOW, ALWAYS), values=values)
-    return Asked(text(request, MAX_ID), session, "permission", name, shown, (field,))
+    return Asked(text(request, MAX_TEXT), session, "permission", name, shown, (field,))
 
 
 def question(
@@ -120,7 +120,7 @@ def question(
     """Return a question; one with a part that cannot be shown, or with too many, has no fields."""
     shown = [each for each in fields if each is not None]
     whole = len(shown) == len(fields) <= MAX_FIELDS
-    return Asked(text(request, MAX_ID), session, kind, fields=shown if whole else (), keys=keys)
+    return Asked(text(request, MAX_TEXT), session, kind, fields=shown if whole else (), keys=keys)
 
 
 def field(asked: str, options: object, value: str, *, many: bool = False, own_words: bool = False) -> Field | None:
