@@ -7,7 +7,7 @@ that the store is unavailable rather than that the query is wrong.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -15,19 +15,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, TypeVarTuple
 
 from sqlalchemy import (
-    JSON,
-    Column,
-    ColumnElement,
     Connection,
     Row,
     Select,
     Table,
-    bindparam,
     create_engine,
     event,
-    func,
-    select,
-    tuple_,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
@@ -39,7 +32,6 @@ from sqlalchemy.pool import NullPool
 from agent_runs.contracts.errors import TranscriptsUnavailable
 from agent_runs.metrics.definitions import STORE_DURATION, STORE_ERRORS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
-from agent_runs.transcript.packing import PackedInsert, PackedLookup
 
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=30)
 """SQLite waits this long for another process's write."""
@@ -60,13 +52,7 @@ _Columns = TypeVarTuple("_Columns")
 _Result = TypeVar("_Result")
 Insert = sqlite.Insert | postgresql.Insert
 Work: TypeAlias = Callable[[Connection], _Result]
-BulkInsert: TypeAlias = Callable[[Connection, Iterable[Mapping[str, Any]]], object]
-Lookup: TypeAlias = Callable[[Connection, Sequence[tuple[Any, ...]]], list[list[Any]]]
 _INSERTS: Final[dict[str, Callable[[Table], Insert]]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-_PACKED: Final[dict[str, tuple[Any, Any]]] = {
-    "sqlite": (func.json_group_array, func.json_array),
-    "postgresql": (func.json_agg, func.json_build_array),
-}
 
 _OUTAGE_STATES: Final = (
     *("08", "53", "57", "58", "XX"),  # connection, resources, an operator's shutdown, disk, damage
@@ -127,25 +113,6 @@ class Database:
         """Run `work` in a writing transaction without a limit on the duration of a statement. Raises as `write`."""
         with _naming_outages(self._url):
             await self.shielded(self._engine.change_schema(work))
-
-    def bulk_insert(self, statement: Insert, *columns: Column[Any]) -> BulkInsert:
-        """An insert of any number of rows with these columns of the statement's table."""
-        if _is_sqlite(self._url):
-            return PackedInsert(statement, columns)
-        return lambda connection, rows: connection.execute(statement, list(rows))
-
-    def lookup(self, key: Sequence[Column[Any]], columns: Sequence[ColumnElement[Any]]) -> Lookup:
-        """A query that is asked often: these columns of the rows that have one of the given keys, in no order.
-
-        The rows come as one JSON list: SQLite releases the GIL at each row, and a busy event loop does not give it back
-        soon. So times are microseconds.
-        """
-        list_of, row_of = _PACKED[self._url.get_backend_name()]
-        packed = select(list_of(row_of(*columns), type_=JSON()))
-        if _is_sqlite(self._url):
-            return PackedLookup(packed, key)
-        query = packed.where(tuple_(*key).in_(bindparam("keys", expanding=True)))
-        return lambda connection, keys: connection.execute(query, {"keys": keys}).scalar_one() or []
 
     async def _measured(self, operation: Literal["read", "write"], work: Coroutine[Any, Any, _Result]) -> _Result:
         began = time.monotonic()

@@ -15,11 +15,12 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     Row,
+    Table,
     and_,
+    bindparam,
     delete,
     func,
     insert,
@@ -48,21 +49,17 @@ __all__ = [
     "GROUP_BYTES",
     "PAGE_BYTES",
     "PAGE_LINES",
-    "STATEMENT_BYTES",
     "UNCLAIMED",
     "Expiry",
     "Line",
     "TranscriptStore",
     "Writer",
-    "chunks",
 ]
 
 PAGE_LINES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Limit of the lines of several writers in one transaction; it bounds how long the next transaction waits."""
-STATEMENT_BYTES: Final = 1024 * 1024
-"""Limit of the lines in one statement, which copies them."""
 BATCH_DELAY: Final = timedelta(milliseconds=20), timedelta(milliseconds=100)
 """Shortest and longest pause between two transactions: each costs some ms of CPU however small it is."""
 
@@ -176,14 +173,14 @@ class _AttemptState:
         cls,
         run: str,
         attempt: int,
-        since: int,
+        since: datetime,
         number: int,
         by: str,
         receipt: str | None,
         highest: int | None,
     ) -> Self:
-        """The columns of `_STATE_COLUMNS`, times in microseconds."""
-        writer = Writer(EPOCH + timedelta(microseconds=since), number, by)
+        """The columns of `_STATE_COLUMNS`, and the highest sequence."""
+        writer = Writer(since, number, by)
         return cls((run, attempt), writer, sealed=receipt is not None, last=highest or 0)
 
     def fence(self, writer: Writer) -> TranscriptFenced | None:
@@ -244,7 +241,6 @@ class _AttemptState:
         }
 
 
-_IDENTITY: Final = ("run", "attempt", "agent_id", "company_id", "lines", "bytes")
 _WRITER: Final = ("writer_run_id", "writer_since", "writer_number")
 _WRITER_ORDER: Final = tuple_(attempts.c.writer_since, attempts.c.writer_number)
 _STATE_COLUMNS: Final = (
@@ -256,22 +252,18 @@ _STATE_COLUMNS: Final = (
 class _Statements:
     """The statements of a writing transaction, built once: SQLAlchemy builds one slower than SQLite runs it."""
 
-    def __init__(self, database: Database) -> None:
-        self.add_lines = database.bulk_insert(database.insert(lines), *lines.c)
-        self.set_writer = database.bulk_insert(_set_writer(database.insert(attempts)), *_columns("opened_at", *_WRITER))
-        counted = _columns("first_at", "last_at", "tally", *USAGE)
-        self.add_counts = database.bulk_insert(_add_counts(database.insert(attempts)), *counted)
-        self.attempt_states = database.lookup((attempts.c.run, attempts.c.attempt), (*_STATE_COLUMNS, _highest()))
+    def __init__(self, insert: Callable[[Table], Insert]) -> None:
+        self.add_lines = insert(lines)
+        self.set_writer = _set_writer(insert(attempts))
+        self.add_counts = _add_counts(insert(attempts))
+        among = tuple_(attempts.c.run, attempts.c.attempt).in_(bindparam("ids", expanding=True))
+        self.attempt_states = select(*_STATE_COLUMNS, _highest()).where(among)
 
 
 def _highest() -> ColumnElement[int | None]:
     """An attempt's last sequence: one step in the primary key's index."""
     of_attempt = lines.c.run == attempts.c.run, lines.c.attempt == attempts.c.attempt
     return select(func.max(lines.c.sequence)).where(*of_attempt).correlate(attempts).scalar_subquery()
-
-
-def _columns(*names: str) -> Iterator[Column[Any]]:
-    return (attempts.c[name] for name in (*_IDENTITY, *names))
 
 
 def _set_writer(row: Insert) -> Insert:
@@ -307,7 +299,7 @@ class TranscriptStore:
     def __init__(self, database: Database, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._database = database
         self._clock = clock
-        self._sql = _Statements(database)
+        self._sql = _Statements(database.insert)
         self._write_lock = asyncio.Lock()
         self._appends = GroupCommit(
             self._append_all,
@@ -576,9 +568,9 @@ class TranscriptStore:
                 attempt.usage, attempt.tally = batch.usage or attempt.usage, batch.tally or attempt.tally
         changed = [attempt for attempt in states.values() if attempt.added or attempt.usage]
         if changed:
-            for rows in chunks((row for attempt in changed for row in attempt.rows()), STATEMENT_BYTES):
-                self._sql.add_lines(connection, rows)
-            self._sql.add_counts(connection, [attempt.counts() for attempt in changed])
+            if rows := [row for attempt in changed for row in attempt.rows()]:
+                connection.execute(self._sql.add_lines, rows)
+            connection.execute(self._sql.add_counts, [attempt.counts() for attempt in changed])
         return results
 
     def _lock_attempts(self, connection: Connection, batches: Sequence["_Batch"]) -> dict[_Id, "_AttemptState"]:
@@ -603,10 +595,10 @@ class TranscriptStore:
         """
         ordered = sorted(batches, key=lambda batch: batch.id)
         now = self._clock()
-        self._sql.set_writer(connection, [batch.new_attempt(now) for batch in ordered])
+        connection.execute(self._sql.set_writer, [batch.new_attempt(now) for batch in ordered])
 
     def _states(self, connection: Connection, ids: Iterable[_Id]) -> dict[_Id, "_AttemptState"]:
-        rows = self._sql.attempt_states(connection, sorted(ids))
+        rows = connection.execute(self._sql.attempt_states, {"ids": sorted(ids)})
         return {(row[0], row[1]): _AttemptState.from_row(*row) for row in rows}
 
 
@@ -649,21 +641,6 @@ def _purge_page(connection: Connection, expiry: Expiry) -> Purged | None:
         attempt = attempts.c.run == row.run, attempts.c.attempt == row.attempt
         connection.execute(delete(attempts).where(*attempt))
     return Purged(int(whole), len(deleted), sum(deleted))
-
-
-def chunks(rows: Iterable[dict[str, Any]], max_bytes: int) -> Iterator[list[dict[str, Any]]]:
-    """Split the rows into lists that take at most `max_bytes`; a longer line is a list of its own."""
-    chunk: list[dict[str, Any]] = []
-    total = 0
-    for row in rows:
-        size = len(row["data"]) + LINE_BYTES
-        total += size
-        if chunk and total > max_bytes:
-            yield chunk
-            chunk, total = [], size
-        chunk.append(row)
-    if chunk:
-        yield chunk
 
 
 _LINE: Final = (lines.c.sequence, lines.c.stream, lines.c.data, lines.c.terminated, lines.c.at)

@@ -17,8 +17,8 @@ from agent_runs.contracts.errors import TranscriptFenced, TranscriptSealed, Tran
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Gap, OutputReceipt
 from agent_runs.transcript.database import Database
-from agent_runs.transcript.lines import LINE_BYTES, page_end
-from agent_runs.transcript.store import STATEMENT_BYTES, Line, TranscriptStore, Writer, chunks
+from agent_runs.transcript.lines import page_end
+from agent_runs.transcript.store import Line, TranscriptStore, Writer
 from tests.transcript.stored_runs import StoredRun, stored_runs
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
@@ -51,18 +51,6 @@ def writer(number: int) -> Writer:
 @pytest.fixture
 def store(any_store: TranscriptStore) -> TranscriptStore:
     return any_store
-
-
-def test_lines_without_text_make_bounded_statements() -> None:
-    sizes = [len(chunk) for chunk in chunks(({"data": b""} for _ in range(20_000)), STATEMENT_BYTES)]
-    assert sum(sizes) == 20_000
-    assert max(sizes) <= STATEMENT_BYTES / LINE_BYTES
-
-
-def test_a_statement_is_filled_to_its_limit_and_a_longer_line_has_its_own() -> None:
-    rows = [{"data": b"x" * size} for size in (100, 100, 100, 1000, 1)]
-    for limit, expected in ((2 * (100 + LINE_BYTES), [2, 1, 1, 1]), (2 * (100 + LINE_BYTES) - 1, [1, 1, 1, 1, 1])):
-        assert [len(chunk) for chunk in chunks(rows, limit)] == expected
 
 
 async def test_lines_come_back_as_they_were_written(store: TranscriptStore) -> None:
