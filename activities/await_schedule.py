@@ -33,9 +33,9 @@ from agent_runs.paperclip.redaction import Redaction
 
 log: Final[Any] = structlog.get_logger()
 
-SNAPSHOT_INTERVAL: Final = timedelta(seconds=2)
+SNAPSHOT_INTERVAL: Final = timedelta(seconds=1)
 """Between heartbeats, and between checks of the timeouts, while the pod itself does not change."""
-FIRST_POLL_DELAY: Final = timedelta(seconds=3)
+FIRST_POLL_DELAY: Final = timedelta(seconds=2)
 """Before Job and events of a pod that has not started are read: most have started by then, and people see why it waits
 within 5 s."""
 CHANGED_REASON_POLL_INTERVAL: Final = timedelta(seconds=2)
@@ -130,6 +130,7 @@ class PodStartMonitor:
         if isinstance(diagnosis, Running | Ended) or not self._is_poll_due(diagnosis):
             return diagnosis
         await self._poll(pod)
+        self._last_poll = (monotonic(), reason(diagnosis))
         diagnosis = self._diagnose(pod)
         released = isinstance(diagnosis, Waiting) and diagnosis.lacks_capacity and await self._release_resting_pod()
         self._last_poll = (monotonic(), "" if released else reason(diagnosis))

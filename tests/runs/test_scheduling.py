@@ -236,6 +236,15 @@ async def test_a_job_that_a_queue_suspends_is_named_and_starts_once_it_is_admitt
     assert (await step).name.startswith(job.name)
 
 
+async def test_what_the_first_look_at_a_job_finds_is_said_at_once(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FIRST_POLL_DELAY", timedelta())
+    job = await wait.job(suspend=True)
+    step = asyncio.create_task(wait.pod(job))
+    await wait.until_heartbeat("the Job is suspended")
+    step.cancel()
+    assert not [each for each in wait.heartbeats if "Job controller" in each]
+
+
 async def test_the_same_reason_is_requested_only_once(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "FIRST_POLL_DELAY", timedelta())
     wait.embedded.faults.fill_node()
