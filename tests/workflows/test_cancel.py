@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from agent_runs.client.outcome import cancel, fetch_outcome, outcome_at_close, request_cancel
 from agent_runs.contracts.errors import PodLost
-from agent_runs.contracts.messages import AwaitSchedule, Ended, EndJob, Finished, StreamEnd
+from agent_runs.contracts.messages import AwaitSchedule, Ended, EndJob, EndUnreportedJob, Finished, StreamEnd
 from tests.support.requests import FakeRequest
 from tests.workflows.fake_activities import DEFAULTS, FakeActivities, FakeAgent, until_cancelled
 from tests.workflows.fake_worker import Handle, reached, running_worker
@@ -58,8 +58,10 @@ async def test_a_cancel_ends_the_run_in_every_phase(
     assert steps.names[-1] == "finish"
     if phase != "stream_logs":
         assert "stream_logs" not in steps.names
-    if phase in {"create_job", "await_schedule", "stream_logs"}:
+    if phase in {"await_schedule", "stream_logs"}:
         assert isinstance(steps.last_input("finish"), EndJob)
+    if phase == "create_job":  # on a slow machine the cancel interrupts it: then whatever it has created is looked for
+        assert isinstance(steps.last_input("finish"), EndJob | EndUnreportedJob)
 
 
 async def test_a_cancel_that_comes_as_the_agent_starts_is_not_lost(
