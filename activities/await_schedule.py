@@ -122,7 +122,8 @@ class PodStartMonitor:
         self._had_pod = False
         self._job: Job | None = None
         self._events: list[Event] = []
-        self._last_poll: tuple[float, str] | None = None  # when, and the reason then
+        self._polled_at: float | None = None
+        self._polled_reason = ""
 
     async def diagnosis(self, pod: Pod | None) -> Diagnosis:
         """Running or ended by the status alone; waiting; or a failure that Job and events confirm."""
@@ -130,10 +131,9 @@ class PodStartMonitor:
         if isinstance(diagnosis, Running | Ended) or not self._is_poll_due(diagnosis):
             return diagnosis
         await self._poll(pod)
-        self._last_poll = (monotonic(), reason(diagnosis))
         diagnosis = self._diagnose(pod)
         released = isinstance(diagnosis, Waiting) and diagnosis.lacks_capacity and await self._release_resting_pod()
-        self._last_poll = (monotonic(), "" if released else reason(diagnosis))
+        self._polled_reason = "" if released else reason(diagnosis)
         return diagnosis
 
     async def _release_resting_pod(self) -> bool:
@@ -147,7 +147,7 @@ class PodStartMonitor:
     def _diagnose(self, pod: Pod | None) -> Diagnosis:
         now = datetime.now(UTC)
         self._note_creation(pod.metadata.creation_timestamp if pod else None)
-        if pod is None and self._last_poll is None and not self._had_pod:
+        if pod is None and self._polled_at is None and not self._had_pod:
             return Waiting("Waiting for Job controller to create pod...")
         self._had_pod = self._had_pod or pod is not None
         diagnosis = diagnose(
@@ -161,12 +161,12 @@ class PodStartMonitor:
         if isinstance(diagnosis, Failing):
             return True
         now = monotonic()
-        if self._last_poll is None:
+        if self._polled_at is None:
             lacks_capacity = isinstance(diagnosis, Waiting) and diagnosis.lacks_capacity
             return lacks_capacity or now - self._started >= FIRST_POLL_DELAY.total_seconds()
-        at, last_reason = self._last_poll
-        interval = SAME_REASON_POLL_INTERVAL if reason(diagnosis) == last_reason else CHANGED_REASON_POLL_INTERVAL
-        return now - at >= interval.total_seconds()
+        same = reason(diagnosis) == self._polled_reason
+        interval = SAME_REASON_POLL_INTERVAL if same else CHANGED_REASON_POLL_INTERVAL
+        return now - self._polled_at >= interval.total_seconds()
 
     async def _poll(self, pod: Pod | None) -> None:
         """Read the Job once, and whenever it has no pod; then the events of the pod, or of the Job without one.
@@ -181,6 +181,7 @@ class PodStartMonitor:
                 self._note_creation(self._job.status.start_time or self._job.metadata.creation_timestamp)
         if pod is None or pod.spec.node_name:
             self._events = await self._cluster.events_of(ref.namespace, [pod.metadata.uid if pod else ref.uid])
+        self._polled_at = monotonic()
 
     def _note_creation(self, created: datetime | None) -> None:
         """The schedule timeout begins with the creation of pod or Job, by the cluster's clock."""

@@ -1,4 +1,4 @@
-"""How soon people see why a run waits: from the API server's own sign to what `show`, list, page and follow read.
+"""How soon people see why a run waits: from the API server's own sign to `read_obstacles`, which all surfaces read.
 
     KUBECONFIG=... TEST_AGENT_IMAGE=... [TEST_CLUSTER_TOOL=...] python -m bench.waits [ROUNDS]
 
@@ -35,11 +35,7 @@ HUGE = {"requests": {"cpu": "16", "memory": "64Mi"}, "limits": {"cpu": "16", "me
 
 
 async def found(run: ObservedRun, kind: str) -> list[dict[str, Any]]:
-    path = (
-        f"/apis/batch/v1/namespaces/{run.namespace}/jobs"
-        if kind == "jobs"
-        else f"/api/v1/namespaces/{run.namespace}/{kind}"
-    )
+    path = f"/api/v1/namespaces/{run.namespace}/{kind}"
     items: list[dict[str, Any]] = (await api_request(run.cluster, "GET", path))["items"]
     name = run.key().job_name
     return [item for item in items if name in (item.get("involvedObject", item["metadata"]).get("name") or "")]
@@ -102,10 +98,11 @@ async def waiting_run(system: RealSystem, cause: str, **config: Any) -> AsyncIte
         if cause == "node":
             await run.until_steps()
             await cluster_tool("cut", NODE)
-            stack.push_async_callback(cluster_tool, "heal", NODE)
-        yield run
-        if cause == "node":
-            await cluster_tool("heal", NODE)
+        try:
+            yield run
+        finally:
+            if cause == "node":
+                await cluster_tool("heal", NODE)
         await cancel(run.ticket.handle(system.stack.client), "measured")
         await run.outcome()
 

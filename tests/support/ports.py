@@ -2,7 +2,7 @@
 
 import secrets
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 FIRST, LAST = 10_000, 32_767
@@ -10,9 +10,11 @@ FIRST, LAST = 10_000, 32_767
 HOST: Final = "127.0.0.1"
 
 
-def free_port(host: str = HOST) -> int:
-    """A port that nobody listens at."""
+def free_port(host: str = HOST, *, count: int = 1) -> int:
+    """The first of so many ports in a row that nobody listens at."""
     while True:
-        port = FIRST + secrets.randbelow(LAST - FIRST + 1)
-        with suppress(OSError), socket.create_server((host, port)):
+        port = FIRST + secrets.randbelow(LAST - FIRST + 2 - count)
+        with suppress(OSError), ExitStack() as bound:
+            for each in range(port, port + count):
+                bound.enter_context(socket.create_server((host, each)))
             return port

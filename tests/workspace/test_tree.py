@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from agent_runs.workspaces.tree import BLOCK, Limits, TreeTooLarge, UnusableTree, read_tree
+from agent_runs.workspace.tree import BLOCK, Limits, TreeTooLarge, UnusableTree, read_tree
 from tests.support.cases import case
-from tests.workspaces.trees import tree
+from tests.workspace.trees import tree
 
 ROOT = {"kind": "dir", "path": "workspace", "mode": 0o755}
 DIGEST = "a" * 64

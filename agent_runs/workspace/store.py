@@ -22,8 +22,8 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from agent_runs.contracts.identity import RunKey, identity_label
-from agent_runs.workspaces.encryption import KEY_BYTES, Cipher, NotDecrypted
-from agent_runs.workspaces.tree import BLOCK, NO_LIMITS, Limits, Tree, UnusableTree, digest, read_tree
+from agent_runs.workspace.encryption import KEY_BYTES, NotDecrypted, cipher_of
+from agent_runs.workspace.tree import BLOCK, NO_LIMITS, Limits, Tree, UnusableTree, digest, read_tree
 
 REQUESTS: Final = 32
 """To the storage at one time, for each operation."""
@@ -60,7 +60,7 @@ class BlocksMissing(Exception):
 
 
 class WorkspaceFenced(Exception):
-    """A later attempt of the run has begun; nothing of this one counts any more."""
+    """A later attempt of the run has begun."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -194,7 +194,7 @@ class WorkspaceStore:
         """Store a tree, all of whose blocks are stored, and return its name.
 
         Args:
-            known: name of an earlier tree, whose blocks need not be looked for.
+            known: name of an earlier tree: if it stays, its blocks need not be looked for.
 
         Raises:
             UnusableTree: see `read_tree`.
@@ -203,8 +203,11 @@ class WorkspaceStore:
         tree = await asyncio.to_thread(read_tree, raw, self.limits)
         name = hashlib.sha256(raw).hexdigest()
         path = self._tree(company, name)
-        if not await self._stays(path, await self._unused(company)):
-            old = (await self.tree(company, known)).blocks if known else set[str]()
+        unused = await self._unused(company)
+        if not await self._stays(path, unused):
+            old = set[str]()
+            if known and await self._stays(self._tree(company, known), unused):
+                old = (await self.tree(company, known)).blocks
             if missing := await self.missing(company, sorted(tree.blocks - old)):
                 raise BlocksMissing(missing)
             await self._put(company, path, await asyncio.to_thread(zlib.compress, raw, 1))
@@ -234,18 +237,23 @@ class WorkspaceStore:
     async def ledger(self, run: RunKey) -> dict[int, Record]:
         """The entries by their numbers, ascending; the last one is where the run stands."""
         paths = sorted(await self._list(f"{_ledger(run)}/"))
+        records = await self._records(run.company_id, paths)
+        return {int(path.rpartition("/")[2]): record for path, record in records.items()}
+
+    async def _records(self, company: str, paths: Sequence[str]) -> dict[str, Record]:
+        """The entries at these paths, but for those that were collected since they were listed."""
 
         async def read(path: str) -> Record | None:
             try:
-                return msgspec.json.decode(await self._get(run.company_id, path), type=Record)
-            except _Missing:  # collected since it was listed
+                return msgspec.json.decode(await self._get(company, path), type=Record)
+            except _Missing:
                 return None
 
         records = zip(paths, await _all(read, paths), strict=True)
-        return {int(path.rpartition("/")[2]): record for path, record in records if record is not None}
+        return {path: record for path, record in records if record is not None}
 
     async def record(self, run: RunKey, record: Record) -> int:
-        """Add an entry and return its number; whoever is first to create a number has it.
+        """Add an entry after the last one and return its number.
 
         Raises:
             WorkspaceFenced: a later attempt has an entry.
@@ -273,11 +281,8 @@ class WorkspaceStore:
             runs.setdefault(path.rpartition("/")[0], []).append(path)
         used, expired = set[str](), 0
         for paths in runs.values():
-            records = [
-                msgspec.json.decode(content, type=Record)
-                for content in await _all(lambda path: self._get(company, path), paths)
-            ]
-            if max(record.at for record in records) < before:
+            records = (await self._records(company, paths)).values()
+            if all(record.at < before for record in records):
                 await self._delete(paths)
                 expired += 1
                 continue
@@ -308,19 +313,12 @@ class WorkspaceStore:
 
     # objects
 
-    def _cipher(self, company: str) -> Cipher | None:
-        return None if self.key is None else Cipher.of(self.key, company)
-
-    def _named(self, company: str, name: str) -> str:
-        cipher = self._cipher(company)
-        return name if cipher is None else cipher.name(name)
-
     def _block(self, company: str, block: str) -> str:
-        name = self._named(company, block)
+        name = cipher_of(company, self.key).name(block)
         return f"{identity_label(company)}/blocks/{name[:2]}/{name}"
 
     def _tree(self, company: str, name: str) -> str:
-        return f"{identity_label(company)}/trees/{self._named(company, name)}"
+        return f"{identity_label(company)}/trees/{cipher_of(company, self.key).name(name)}"
 
     async def _stored_at(self, path: str) -> datetime | None:
         """When an object was stored, by the storage's clock; None: it is not there."""
@@ -338,16 +336,14 @@ class WorkspaceStore:
                 content = bytes(await answer.bytes_async())
             except (NotFoundError, FileNotFoundError):
                 raise _Missing(f"{self.name}: {path} is missing") from None
-        cipher = self._cipher(company)
         try:
-            return content if cipher is None else cipher.decrypt(path, content)
+            return cipher_of(company, self.key).decrypt(path, content)
         except NotDecrypted:
             raise WorkspaceDamaged(f"{self.name}: {path} was changed, or encrypted with another key") from None
 
     async def _put(self, company: str, path: str, content: bytes, *, new: bool = False) -> bool:
-        """Store an object; with `new` only if there is none. Returns whether it was stored."""
-        cipher = self._cipher(company)
-        data = content if cipher is None else cipher.encrypt(path, content)
+        """Store an object and return True. With `new`, return False if there is one, and leave it as it is."""
+        data = cipher_of(company, self.key).encrypt(path, content)
         with self._naming_outages():
             try:
                 await obstore.put_async(
@@ -382,7 +378,7 @@ class WorkspaceStore:
 
 
 def _allows_http() -> bool:
-    """Whether the environment says so, which obstore itself does not ask where it gets other options."""
+    """Whether the environment says so. obstore reads this variable only where it is given no option of the client."""
     return "true" in {os.environ.get(f"{name}_ALLOW_HTTP", "").lower() for name in ("AWS", "AZURE", "GOOGLE")}
 
 

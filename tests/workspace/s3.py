@@ -1,39 +1,26 @@
 """A real S3 server for a test, started by the tool that the variable names."""
 
 import os
-import random
 import shlex
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
+
+from tests.support.ports import free_port
 
 TOOL = "TEST_S3_TOOL"
 PORTS = 10
 """That the server takes, from its first one on."""
-BELOW_EPHEMERAL = range(20_000, 32_000, PORTS)
-"""First ports that the kernel gives to nobody by itself."""
-
-
-def are_free(first: int) -> bool:
-    try:
-        with ExitStack() as bound:
-            for port in range(first, first + PORTS):
-                bound.enter_context(socket.create_server(("127.0.0.1", port)))
-    except OSError:
-        return False
-    return True
 
 
 class S3Server:
     """One server with its data; its variables are those that clients of S3 read."""
 
     def __init__(self, root: str) -> None:
-        port = next(first for first in random.sample(BELOW_EPHEMERAL, len(BELOW_EPHEMERAL)) if are_free(first))
-        self._environment = {**os.environ, "S3_ROOT": root, "S3_PORT": str(port)}
+        self._environment = {**os.environ, "S3_ROOT": root, "S3_PORT": str(free_port(count=PORTS))}
 
     def __call__(self, *words: str) -> str:
         """Run the tool with these arguments; returns what it prints."""

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping
 
-from agent_runs.workspaces.store import WorkspaceStore
-from agent_runs.workspaces.tree import BLOCK, digest
+from agent_runs.workspace.store import WorkspaceStore
+from agent_runs.workspace.tree import BLOCK, digest
 
 
 def blocks_of(content: bytes) -> list[bytes]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_runs.contracts.identity import RunKey
-from agent_runs.workspaces.store import (
+from agent_runs.workspace.store import (
     KEPT,
     BlocksMissing,
     Kind,
@@ -20,11 +20,11 @@ from agent_runs.workspaces.store import (
     WorkspaceStore,
     WorkspacesUnavailable,
 )
-from agent_runs.workspaces.tree import BLOCK, Limits, TreeTooLarge, UnusableTree, digest
+from agent_runs.workspace.tree import BLOCK, Limits, TreeTooLarge, UnusableTree, digest
 from tests.support.cases import case
-from tests.workspaces.conftest import KEY
-from tests.workspaces.s3 import S3Server
-from tests.workspaces.trees import blocks_of, stored, tree
+from tests.workspace.conftest import KEY
+from tests.workspace.s3 import S3Server
+from tests.workspace.trees import blocks_of, stored, tree
 
 RUN = RunKey(agent_id="Ada", company_id="Acme & Co/../x", run_id="run-1")
 COMPANY = RUN.company_id
@@ -153,6 +153,30 @@ async def test_what_is_needed_again_before_it_goes_stays(store: WorkspaceStore) 
     await after(store, day + 2.2).purge(COMPANY, LONG_AGO)
     assert await contents(store.blocks(COMPANY, [digest(b"one")])) == b"one"
     assert len((await store.tree(COMPANY, name)).entries) == 2
+
+
+async def test_the_blocks_of_an_earlier_tree_are_looked_for_once_it_is_unused(store: WorkspaceStore) -> None:
+    earlier = await stored(store, COMPANY, {"a": b"one"})
+    await found_unused(store, digest(b"one"))
+    for known in (earlier, "0" * 64):
+        with pytest.raises(BlocksMissing):
+            await store.add_tree(COMPANY, tree({"b": b"one"}), known)
+
+
+async def test_a_purge_goes_on_when_a_run_collects_its_checkpoints_meanwhile(tmp_path: Path) -> None:
+    class Behind(WorkspaceStore):
+        """Lists an entry that has been collected since."""
+
+        async def _list(self, prefix: str) -> dict[str, datetime]:
+            found = await super()._list(prefix)
+            runs = {path.rpartition("/")[0] for path in found if "/runs/" in path}
+            return found | {f"{run}/99999999": LONG_AGO for run in runs}
+
+    store = Behind.open(f"file://{tmp_path}/store")
+    name = await stored(store, COMPANY, {"a": b"one"})
+    await store.record(RUN, record(name))
+    assert (await store.purge(COMPANY, LONG_AGO)).runs == 0
+    assert (await store.tree(COMPANY, name)).blocks == {digest(b"one")}
 
 
 async def test_a_run_is_kept_until_its_last_entry_is_old(store: WorkspaceStore) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_runs.workspaces.store import WorkspaceStore
-from tests.workspaces.s3 import S3Server, s3_server
+from agent_runs.workspace.store import WorkspaceStore
+from tests.workspace.s3 import S3Server, s3_server
 
 KEY = bytes(range(32))
 

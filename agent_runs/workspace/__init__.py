@@ -1,0 +1,1 @@
+"""Folders of agents that share no volume with Paperclip: what is in them, and the store that keeps it."""
