@@ -33,6 +33,14 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 4096, 16384, 1 << 17, 1 << 18
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
+DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "ptmx": "pts/ptmx",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
 START_ERROR = 128  # the exit code containerd gives a container whose command could not be started
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -71,6 +79,7 @@ class PrivateRoot:
         _mount("none", self.root, None, MS_UNBINDABLE)  # else binding its own parent would contain it again
         self.writable.add(self.root)
         self._graft_children("/", self.root)
+        self._add_devices(f"{self.root}/dev")
         if self.own_processes:
             _mount("proc", f"{self.root}/proc", "proc", 0)
         read_only = []
@@ -130,10 +139,24 @@ class PrivateRoot:
         self._graft_children(original, place)
         self.writable.add(place)
 
+    def _add_devices(self, place: str) -> None:
+        """Devices as container runtimes give them, with terminals of its own."""
+        os.mkdir(place)
+        _mount("tmpfs", place, "tmpfs", MS_NOSUID, "mode=0755")
+        self.writable.add(place)
+        for name in DEVICES:
+            os.close(os.open(f"{place}/{name}", os.O_CREAT | os.O_WRONLY, 0o600))
+            _mount(f"/dev/{name}", f"{place}/{name}", None, MS_BIND)
+        for name, target in DEVICE_LINKS.items():
+            os.symlink(target, f"{place}/{name}")
+        for name, kind, options in (("pts", "devpts", "newinstance,ptmxmode=0666"), ("shm", "tmpfs", "mode=1777")):
+            os.mkdir(f"{place}/{name}")
+            _mount(kind, f"{place}/{name}", kind, MS_NOSUID, options)
+
     def _graft_children(self, source: str, target: str) -> None:
         for entry in os.scandir(source):
             there = f"{target}/{entry.name}"
-            if there == self.root or entry.path == self.root:
+            if entry.path in (self.root, "/dev") or there == self.root:
                 continue
             try:
                 if entry.is_symlink():

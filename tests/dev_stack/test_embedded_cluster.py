@@ -119,6 +119,14 @@ async def test_a_container_has_python_itself_where_the_machine_has_a_script(
     assert (script, path) == ("the script", f"{first}:{Path(program).parent}:{managers}:/usr/bin:/bin")
 
 
+async def test_a_container_has_terminals_and_the_devices_of_a_runtime(api: Api) -> None:
+    opens = "import pty; pty.spawn(['sh', '-c', 'test -t 1 && tty'])"
+    text = await api.output(f'python3 -c "{opens}"; echo lost > /dev/null; ls /dev | tr "\n" " "')
+    terminal, devices = text.splitlines()
+    assert terminal == "/dev/pts/0"
+    assert devices == "fd full null ptmx pts random shm stderr stdin stdout termination-log tty urandom zero "
+
+
 async def test_mounts_leave_nothing_on_the_host(api: Api, name: str) -> None:
     volumes = [{"name": "v", "emptyDir": {}}]
     mounts = [{"name": "v", "mountPath": f"/{name}/top"}, {"name": "v", "mountPath": f"/usr/share/{name}"}]
