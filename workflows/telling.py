@@ -81,6 +81,7 @@ async def deliver(run: RunState, message: Tell | Answer, limit: timedelta) -> De
     try:
         await step
     except ActivityError as error:
-        ended = run.has_ended or run.current is not attempt
-        raise MessageNotDelivered("the run has ended" if ended else failure_of_activity(run, error).message) from None
+        if run.has_ended or run.current is not attempt:
+            raise MessageNotDelivered("the run has ended; its transcript shows whether the agent had it") from None
+        raise MessageNotDelivered(failure_of_activity(run, error).message) from None
     return Delivery(run_id=run.start.run_id, attempt=attempt.key.attempt, at=workflow.now())

@@ -16,30 +16,36 @@ import os, select, signal, sys
 from agent_runs.pod.sidecar.control import Control
 
 def answer(command, content):
+    if command == "tell":
+        return next(ANSWERS)
     if not os.fork():
         signal.pause()  # as the driver of a turn, which lasts
     return {"accepted": True, "to": content["id"]}
 
+ON_ITS_WAY, THERE = {"accepted": True}, {"accepted": True, "delivered": True}
+ANSWERS = iter([ON_ITS_WAY, ON_ITS_WAY, *([THERE] if "gone" not in sys.argv else [])])
 control = Control(sys.argv[1], lambda first, last: iter(()), answer)
 print("listens", flush=True)
 while True:
     select.select([control.file], [], [])
     control.serve()
 """
-WORKER = "import sys; from agent_runs.pod.sidecar.commands import main; main('claim', sys.argv[1])"
+"""One that ends where it has no answer left."""
+WORKER = "import sys; from agent_runs.pod.sidecar.commands import main; main(sys.argv[1], sys.argv[2])"
 
 
-def test_a_claim_is_answered_while_the_turn_goes_on_that_it_has_begun(tmp_path: Path) -> None:
+def answer_of(folder: Path, command: str, *words: str) -> bytes:
+    """What the worker's command prints; the sidecar takes these words."""
     request = b'{"id": "run/1"}'
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        [sys.executable, "-c", SIDECAR, tmp_path], stdout=subprocess.PIPE, env=environment, start_new_session=True
+        [sys.executable, "-c", SIDECAR, folder, *words], stdout=subprocess.PIPE, env=environment, start_new_session=True
     ) as sidecar:
         try:
             assert sidecar.stdout is not None
             assert sidecar.stdout.readline() == b"listens\n"
             done = subprocess.run(
-                [sys.executable, "-c", WORKER, tmp_path],
+                [sys.executable, "-c", WORKER, command, folder],
                 input=b"%d\n%b" % (len(request), request),
                 capture_output=True,
                 env=environment,
@@ -48,7 +54,19 @@ def test_a_claim_is_answered_while_the_turn_goes_on_that_it_has_begun(tmp_path: 
             )
         finally:
             os.killpg(sidecar.pid, signal.SIGKILL)
-    assert done.stdout == b'{"accepted": true, "to": "run/1"}\n'
+    return done.stdout
+
+
+def test_a_claim_is_answered_while_the_turn_goes_on_that_it_has_begun(tmp_path: Path) -> None:
+    assert answer_of(tmp_path, "claim") == b'{"accepted": true, "to": "run/1"}\n'
+
+
+def test_one_command_learns_that_its_message_is_delivered(tmp_path: Path) -> None:
+    assert answer_of(tmp_path, "tell") == b'{"accepted": true, "delivered": true}\n'
+
+
+def test_a_sidecar_that_ends_after_it_took_a_message_is_not_said_to_have_missed_it(tmp_path: Path) -> None:
+    assert answer_of(tmp_path, "tell", "gone") == b'{"accepted": true}\n'
 
 
 def test_the_command_line_of_opencode_takes_no_message(tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ async def test_a_tool_that_leaves_the_workspace_is_denied_where_the_configuratio
         bash("touch /paperclip/outside; echo left > /tmp/left"),
         {"text": "Done."},
         dangerouslySkipPermissions=False,
+        askTimeoutSec=0,
     )
     await agents.system.outcome(raw)
     seen = await agents.system.events(raw)

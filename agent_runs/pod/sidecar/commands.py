@@ -6,6 +6,8 @@ It starts for every claim and at the end of every run, so it imports as little a
 import os
 import socket
 import sys
+import time
+from collections.abc import Iterator
 
 NOT_REACHED = 69
 """Exit code of a command that the sidecar has certainly not got. Source: EX_UNAVAILABLE, sysexits.h."""
@@ -13,6 +15,9 @@ SOCKET = "socket"
 """Its name, in the working directory of both ends: a path may have 107 bytes only."""
 MAX_REQUEST = 16 * 1024 * 1024
 """Bytes: a prompt has 1 MiB at most, and JSON may make it six times as large."""
+
+DELIVERY_TRIES, DELIVERY_PAUSE = 20, 0.1
+"""How often a message is asked after, and seconds between: most reach the agent within one."""
 
 
 def main(command: str, folder: str, *words: str) -> None:
@@ -26,7 +31,7 @@ def main(command: str, folder: str, *words: str) -> None:
     if command in ("claim", "rotate", "tell"):
         _send_request(command)
     else:
-        _send(command, *words)
+        _print(_answer(command, *words))
 
 
 def _send_request(command: str) -> None:
@@ -43,12 +48,26 @@ def _send_request(command: str) -> None:
     try:
         with open(os.open(name, flags, 0o600), "wb") as file:
             file.write(content)
-        _send(command, name)
+        _print(_delivery(name) if command == "tell" else _answer(command, name))
     finally:
         os.unlink(name)
 
 
-def _send(*words: str) -> None:
+def _delivery(name: str) -> Iterator[bytes]:
+    """What comes of a message, so that a pod that ends soon after it need not be asked again."""
+    answer = b"".join(_answer("tell", name))
+    for _ in range(DELIVERY_TRIES):
+        if b'"accepted": true' not in answer or b"delivered" in answer:
+            break
+        time.sleep(DELIVERY_PAUSE)
+        try:
+            answer = b"".join(_answer("tell", name)) or answer
+        except SystemExit:  # the sidecar ended, and has had the message
+            break
+    yield answer
+
+
+def _answer(*words: str) -> Iterator[bytes]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(SOCKET)
@@ -56,5 +75,10 @@ def _send(*words: str) -> None:
             sys.exit(NOT_REACHED)
         connection.sendall(" ".join(words).encode() + b"\n")
         while piece := connection.recv(65536):
-            sys.stdout.buffer.write(piece)
+            yield piece
+
+
+def _print(answer: Iterator[bytes]) -> None:
+    for piece in answer:
+        sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
