@@ -54,7 +54,9 @@ from agent_runs.service.stop_signals import StopSignals
 from agent_runs.transcript.retention import purging
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.run_info import TemporalRunInfo
-from agent_runs.web.serving import transcript_service
+from agent_runs.web.serving import transcript_service, workspace_service
+from agent_runs.workspace.opening import open_workspaces
+from agent_runs.workspace.retention import collecting
 from workflows.agent_check import AgentCheckWorkflow
 from workflows.agent_run import AgentRunWorkflow
 
@@ -195,6 +197,9 @@ async def wire(settings: WorkerSettings, health: Health) -> AsyncIterator[Worker
         await parts.enter_async_context(purging(store, settings.transcript_retention))
         pages = transcript_service(settings, store, TemporalRunInfo(client, settings))
         log.info("transcripts.served", at=await parts.enter_async_context(pages))
+        workspaces = open_workspaces(settings)
+        await parts.enter_async_context(collecting(workspaces, settings.transcript_retention))
+        await parts.enter_async_context(workspace_service(settings, settings.workspace_listen, workspaces))
         slots, name = activity_slots(settings), worker_identity()
         health.set_checks(*health_checks(Polling(client, settings.task_queue, name, slots), store, cluster))
         await parts.enter_async_context(sampling(client, health, metrics))

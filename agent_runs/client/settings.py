@@ -125,7 +125,12 @@ class ClientSettings(BaseSettings):
         operator_header: header in which an authenticating proxy names who is signed in; whoever has one is an operator.
         operator_proxies: addresses and networks of that proxy; the header counts from nowhere else.
         transcript_retention_days: transcripts are purged this many days after their last line, by workers; links
-            live no longer; 0: never.
+            live no longer; 0: never. Workspaces go with them.
+        workspace_store: URL of the storage for workspaces that are carried: `file:///folder`, `s3://bucket/prefix`,
+            `gs://…`, `az://…`, whose own variables have the credentials; None: pods share a volume with Paperclip.
+        workspace_key_file: JWK (kty oct, 32 bytes) that encrypts what is stored there; None: the storage is trusted.
+        workspace_max_mib: MiB of one agent's folder, at the most.
+        workspace_max_files: files and folders in it, at the most.
         production: no key is created.
     """
 
@@ -149,6 +154,10 @@ class ClientSettings(BaseSettings):
     operator_header: HeaderName | None = None
     operator_proxies: Networks = Field(default=(), validate_default=True)
     transcript_retention_days: int = Field(default=30, ge=0, le=36_500)
+    workspace_store: str | None = None
+    workspace_key_file: Path | None = None
+    workspace_max_mib: int = Field(default=4096, ge=1)
+    workspace_max_files: int = Field(default=200_000, ge=1)
     production: bool = False
 
     @property

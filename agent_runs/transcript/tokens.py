@@ -23,13 +23,14 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 
-from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.files import UnusableKey, jwks, load_keys
 
 KEY_SETTING: Final = "AGENT_RUNS_TRANSCRIPTS_KEY_FILE"
 SIGNING_ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "agent-runs.transcripts"
 OPERATOR_AUDIENCE: Final = "agent-runs.operator"
+WORKSPACE_AUDIENCE: Final = "agent-runs.workspace"
 LINK_LIFETIME: Final = timedelta(days=7)
 """A run may take hours, and people read it days later. No token that somebody keeps lives longer."""
 TOKEN_LIMIT: Final = 2048
@@ -80,7 +81,7 @@ class Tokens:
         Raises:
             UnusableKey: the file is missing and must not be created, or holds no key of this kind.
         """
-        keys = load_keys(path, KEY_SETTING, _keys, (lambda: json.dumps(new_key())) if create else None)
+        keys = load_keys(path, KEY_SETTING, symmetric_keys, (lambda: json.dumps(new_key())) if create else None)
         return cls(keys, longest)
 
     def mint(self, run: RunKey, lifetime: timedelta = LINK_LIFETIME) -> str:
@@ -112,6 +113,30 @@ class Tokens:
         expiry = claims.get("exp")
         valid = claims.get("aud") == OPERATOR_AUDIENCE and type(expiry) is int and expiry > self.clock()
         return valid and claims.get("sub") == access
+
+    def mint_workspace(self, attempt: AttemptKey, lifetime: timedelta) -> str:
+        """Create a token for the workspace of a run, as this attempt; 0 is Paperclip's side."""
+        now, run = int(self.clock()), attempt.run
+        claims = {"sub": run.name, "company": run.company_id, "attempt": attempt.attempt, "aud": WORKSPACE_AUDIENCE}
+        return self._signed({**claims, "iat": now, "exp": now + int(lifetime.total_seconds())})
+
+    def open_workspace(self, token: str) -> AttemptKey:
+        """The attempt of a token of `mint_workspace`.
+
+        Raises:
+            TokenRefused: as `open`.
+        """
+        claims = self._claims(token)
+        run, company, attempt, expiry = (claims.get(name) for name in ("sub", "company", "attempt", "exp"))
+        if (
+            claims.get("aud") != WORKSPACE_AUDIENCE
+            or not (isinstance(run, str) and isinstance(company, str))
+            or not (type(attempt) is int and type(expiry) is int and attempt >= 0)
+        ):
+            raise TokenRefused("this token is meant for something else")
+        if expiry <= self.clock():
+            raise TokenRefused("this token has expired")
+        return AttemptKey(run=RunKey.named(run, company), attempt=attempt)
 
     def seal(self, purpose: str, data: bytes) -> str:
         """Data as text that only this service can have written; it is readable, and does not expire."""
@@ -153,7 +178,12 @@ class Tokens:
         return Grant(RunKey.named(run), datetime.fromtimestamp(issued, UTC), datetime.fromtimestamp(expiry, UTC))
 
 
-def _keys(text: str) -> tuple[OctKey, ...]:
+def symmetric_keys(text: str) -> tuple[OctKey, ...]:
+    """The keys in a JWK or a JWK set.
+
+    Raises:
+        UnusableKey: it has another key, or a short one.
+    """
     try:
         return tuple(map(_key, jwks(text)))
     except (ValueError, KeyError, TypeError, JoseError):

@@ -16,6 +16,9 @@ from agent_runs.web.pages import Pages, SecurityHeaders
 from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.server import serving
 from agent_runs.web.transcripts import POLL, app
+from agent_runs.web.workspaces import Workspaces
+from agent_runs.workspace.opening import open_workspaces
+from agent_runs.workspace.store import WorkspaceStore
 
 
 @asynccontextmanager
@@ -37,6 +40,20 @@ async def transcript_service(
         yield base
 
 
+@asynccontextmanager
+async def workspace_service(
+    settings: ClientSettings, listen: str | None, workspaces: WorkspaceStore | None
+) -> AsyncIterator[str | None]:
+    """Serve workspaces to pods, and nothing else, at HOST:PORT; without a store yield None. Raises as above."""
+    if listen is None or workspaces is None:
+        yield None
+        return
+    host, _, port = listen.rpartition(":")
+    service = Workspaces(workspaces, load_tokens(settings)).application
+    async with serving(service, host.strip("[]"), int(port)) as base:
+        yield base
+
+
 def application(
     settings: ClientSettings,
     store: TranscriptStore,
@@ -50,6 +67,8 @@ def application(
     operators = Operators.load(settings, tokens, root=root, secure=secure)
     access = Access(tokens, root, secure, operators)
     pages = Pages(store, access, operators, source, PaperclipPages.of(settings), poll)
-    service = app(store, access, poll=poll, routes=pages.routes, errors=pages.error_response)
+    workspaces = open_workspaces(settings)
+    carried = Workspaces(workspaces, tokens).routes if workspaces else ()
+    service = app(store, access, poll=poll, routes=[*pages.routes, *carried], errors=pages.error_response)
     service.add_middleware(SecurityHeaders)
     return service

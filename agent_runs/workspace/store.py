@@ -299,6 +299,12 @@ class WorkspaceStore:
         await self._put(company, f"{root}/unused", msgspec.json.encode(left))
         return Purged(expired, len(gone))
 
+    async def companies(self) -> list[str]:
+        """All that have something here, as `purge` takes them."""
+        with self._naming_outages():
+            found = await obstore.list_with_delimiter_async(self.objects)
+        return sorted(prefix.strip("/") for prefix in found["common_prefixes"])
+
     async def _unused(self, company: str) -> _Unused:
         path = f"{identity_label(company)}/unused"
         at = await self._stored_at(path)
@@ -314,11 +320,11 @@ class WorkspaceStore:
     # objects
 
     def _block(self, company: str, block: str) -> str:
-        name = cipher_of(company, self.key).name(block)
+        name = cipher_of(identity_label(company), self.key).name(block)
         return f"{identity_label(company)}/blocks/{name[:2]}/{name}"
 
     def _tree(self, company: str, name: str) -> str:
-        return f"{identity_label(company)}/trees/{cipher_of(company, self.key).name(name)}"
+        return f"{identity_label(company)}/trees/{cipher_of(identity_label(company), self.key).name(name)}"
 
     async def _stored_at(self, path: str) -> datetime | None:
         """When an object was stored, by the storage's clock; None: it is not there."""
@@ -337,13 +343,13 @@ class WorkspaceStore:
             except (NotFoundError, FileNotFoundError):
                 raise _Missing(f"{self.name}: {path} is missing") from None
         try:
-            return cipher_of(company, self.key).decrypt(path, content)
+            return cipher_of(identity_label(company), self.key).decrypt(path, content)
         except NotDecrypted:
             raise WorkspaceDamaged(f"{self.name}: {path} was changed, or encrypted with another key") from None
 
     async def _put(self, company: str, path: str, content: bytes, *, new: bool = False) -> bool:
         """Store an object and return True. With `new`, return False if there is one, and leave it as it is."""
-        data = cipher_of(company, self.key).encrypt(path, content)
+        data = cipher_of(identity_label(company), self.key).encrypt(path, content)
         with self._naming_outages():
             try:
                 await obstore.put_async(

@@ -318,7 +318,7 @@ async def test_a_pod_that_is_tried_names_opencode_an_unknown_model_and_an_addres
         assert "Connection refused" in known["paperclip_unreachable"]["message"]
         unknown = await tried_pod(tmp_path, model="fake/nothing", paperclipApiUrl="http://127.0.0.1:1")
         assert "does not list the model fake/nothing" in unknown["model_unknown"]["message"]
-        assert "such as fake/" in unknown["model_unknown"]["hint"]
+        assert "similar ones are fake/" in unknown["model_unknown"]["hint"]
         missing = await tried_pod(tmp_path, model="fake/x", image="installed/none:1", imagePullPolicy="Never")
         assert "installed/none:1" in missing["k8s_image_pull_failed"]["message"]
         assert await system.cluster.jobs_of_agent("default", "check") == []
