@@ -89,13 +89,15 @@ class Workspaces:
             try:
                 return await answer(self.tokens.open_workspace(bearer(request)), request)
             except HTTPException as error:
-                return _refusal(
-                    error.status_code, "no_workspace" if error.status_code == 404 else "refused", error.detail
-                )
-            except tuple(_STATUS) as error:
-                status, code = next(value for kind, value in _STATUS.items() if isinstance(error, kind))
-                more = {"blocks": error.blocks} if isinstance(error, BlocksMissing) else {}
-                return _refusal(status, code, str(error), more)
+                code = "no_workspace" if isinstance(error, _NoWorkspace) else "refused"
+                return _refusal(error.status_code, code, error.detail)
+            except BlocksMissing as error:
+                return _refusal(409, "missing", str(error), {"blocks": error.blocks})
+            except Exception as error:
+                found = next((value for kind, value in _STATUS.items() if isinstance(error, kind)), None)
+                if found is None:
+                    raise
+                return _refusal(*found, str(error))
 
         return endpoint
 
