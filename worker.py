@@ -30,6 +30,7 @@ from activities.tell_agent import TellAgentActivity
 from agent_runs.agents.profile import keys
 from agent_runs.client import links
 from agent_runs.client.connection import TemporalAway, run_to_end
+from agent_runs.client.workspaces import open_workspaces
 from agent_runs.contracts.errors import ClusterUnavailable, InvalidRequest
 from agent_runs.doctor.objects import Objects
 from agent_runs.doctor.surroundings import Surroundings
@@ -55,7 +56,6 @@ from agent_runs.transcript.retention import purging
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service, workspace_service
-from agent_runs.workspace.opening import open_workspaces
 from agent_runs.workspace.retention import collecting
 from workflows.agent_check import AgentCheckWorkflow
 from workflows.agent_run import AgentRunWorkflow

@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 
 from agent_runs.client.links import PaperclipPages, load_tokens
 from agent_runs.client.settings import ClientSettings
+from agent_runs.client.workspaces import open_workspaces
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.access import Access
 from agent_runs.web.operators import Operators
@@ -17,7 +18,6 @@ from agent_runs.web.run_info import RunInfoSource
 from agent_runs.web.server import serving
 from agent_runs.web.transcripts import POLL, app
 from agent_runs.web.workspaces import Workspaces
-from agent_runs.workspace.opening import open_workspaces
 from agent_runs.workspace.store import WorkspaceStore
 
 
