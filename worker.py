@@ -35,6 +35,7 @@ from agent_runs.contracts.errors import ClusterUnavailable, InvalidRequest
 from agent_runs.doctor.objects import Objects
 from agent_runs.doctor.surroundings import Surroundings
 from agent_runs.job.agent_pod import AgentPodSettings
+from agent_runs.job.carried import CarriedWorkspaces
 from agent_runs.job.checks import Checks
 from agent_runs.job.pod_profile import DeploymentChoice, Inheritance, PodOverrides
 from agent_runs.job.prompts import Prompts
@@ -57,6 +58,7 @@ from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.run_info import TemporalRunInfo
 from agent_runs.web.serving import transcript_service, workspace_service
 from agent_runs.workspace.retention import collecting
+from agent_runs.workspace.store import WorkspaceStore
 from workflows.agent_check import AgentCheckWorkflow
 from workflows.agent_run import AgentRunWorkflow
 
@@ -76,6 +78,7 @@ def activities(
     cluster: Cluster,
     store: TranscriptStore,
     metrics: Recorder = NOT_RECORDED,
+    workspaces: WorkspaceStore | None = None,
 ) -> Sequence[Callable[..., Any]]:
     """All activities, each with the ports it needs."""
     opener = startup.load_opener(settings)
@@ -92,6 +95,7 @@ def activities(
         data_claim=data_claim,
         agents=profiles,
         overrides=overrides,
+        carries=workspaces is not None,
     )
     preparations = HistoryPreparations(client, opener)
     with startup.blame("AGENT_RUNS_OPENCODE_CONFIG", "Set it to a readable JSON file, or unset it", InvalidRequest):
@@ -109,6 +113,9 @@ def activities(
         agents=profiles,
     )
     prompts = Prompts(preparations, opener, data_claim, profiles)
+    carried = None
+    if workspaces and settings.workspace_url:
+        carried = CarriedWorkspaces(workspaces, links.load_tokens(settings), settings.workspace_url, profiles)
     surroundings = Surroundings(store, Objects(cluster, pods, overrides))
     checking = CheckConfigurationActivity(
         opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings
@@ -120,7 +127,7 @@ def activities(
         IntrospectPodActivity(cluster, overrides, inheritance).introspect_pod,
         BundlePromptActivity(cluster, prompts).bundle_prompt,
         CreateJobActivity(
-            cluster, preparations, opener, pods, redactions.worker_values, RestingPods(cluster, prompts.of)
+            cluster, preparations, opener, pods, redactions.worker_values, RestingPods(cluster, prompts.of), carried
         ).create_job,
         AwaitScheduleActivity(cluster, redactions, metrics).await_schedule,
         RotateTokenActivity(cluster, opener).rotate_token,
@@ -203,7 +210,9 @@ async def wire(settings: WorkerSettings, health: Health) -> AsyncIterator[Worker
         slots, name = activity_slots(settings), worker_identity()
         health.set_checks(*health_checks(Polling(client, settings.task_queue, name, slots), store, cluster))
         await parts.enter_async_context(sampling(client, health, metrics))
-        yield temporal_worker(settings, client, activities(settings, client, cluster, store, metrics), slots, name)
+        yield temporal_worker(
+            settings, client, activities(settings, client, cluster, store, metrics, workspaces), slots, name
+        )
 
 
 def freeze() -> None:

@@ -26,6 +26,7 @@ from agent_runs.contracts.request import Secrets
 from agent_runs.job.acp_plan import capabilities_of
 from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.attempt_plan import attempt_plan, replace_tokens
+from agent_runs.job.carried import Carried, CarriedWorkspaces
 from agent_runs.job.manifest import MIN_TTL, JobPlan
 from agent_runs.job.redactions import WorkerValues
 from agent_runs.job.resting_pods import NotAsked, RestingPods, release_resting_pod
@@ -51,6 +52,7 @@ class CreateJobActivity:
     Attributes:
         worker_values: as `Redactions.worker_values`.
         resting: claims a pod that rests.
+        carried: begins a workspace that is carried; None: this worker has no store for one.
     """
 
     cluster: Cluster
@@ -59,6 +61,7 @@ class CreateJobActivity:
     settings: AgentPodSettings
     worker_values: Callable[[], Awaitable[WorkerValues]]
     resting: RestingPods
+    carried: CarriedWorkspaces | None = None
 
     @activity.defn
     async def create_job(self, input: CreateJob) -> JobRef:
@@ -80,6 +83,8 @@ class CreateJobActivity:
             JobDeletedExternally: this attempt's Job existed and was deleted.
             ExitUnknown: this attempt's Job may have existed; how it ended is unknown.
             ClusterUnavailable: the API server refused or timed out; retried.
+            WorkspaceNotCarried: the workspace is not in its store, or what is there was changed.
+            WorkspaceStoreUnavailable: that store does not answer; retried.
         """
         plan, notes = await self._plan(input) if activity.info().attempt == 1 else None, list[str]()
         try:
@@ -106,8 +111,15 @@ class CreateJobActivity:
         page = self.settings.page(input.attempt.run) if self.settings.page else None
         joined = input.joined if await asyncio.to_thread(self._can_open, input) else None
         kept = keeps_sessions(input) and capabilities_of(input.config, self.settings.agents).resumes
-        known = {"keeps_sessions": kept, "page": page, "joined": joined}
+        carried = await self._carried(input)
+        restored = carried.restored if carried else None
+        known = {"keeps_sessions": kept, "page": page, "joined": joined, "restored": restored}
         return job.model_copy(update=known)
+
+    async def _carried(self, input: CreateJob) -> Carried | None:
+        if input.config.workspace != "carried" or self.carried is None:
+            return None
+        return await self.carried.begin(input)
 
     def _can_open(self, input: CreateJob) -> bool:
         """Whether the pod has the tokens of the run that has joined, so that they must be kept out of its output."""
@@ -201,7 +213,9 @@ class CreateJobActivity:
         settings = self.settings.completed(input.config, own_pod)
         values = await self.worker_values()
         await asyncio.to_thread(values.redaction, secrets)  # refused here, and not once the agent has begun to write
-        plan = attempt_plan(input, secrets, values.inherited, values.opencode, settings)
+        carried = await self._carried(input)
+        config = carried.config if carried else None
+        plan = attempt_plan(input, secrets, values.inherited, values.opencode, settings, config)
         _, unsupported = translate_mcp_servers(secrets.mcp_servers)
         mcp_warnings = [f"MCP server {name} is neither local nor remote and was left out" for name in unsupported]
         url_warning = api_url_warning(settings.paperclip_api_url) if own_pod else None

@@ -94,11 +94,13 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         ),
         Caption(
             "workspace",
-            "Whether a run is refused when no data volume keeps the files of its workspace (shared), or works although "
-            "they are lost with its pod (ephemeral).",
+            "Where the files of a run are: on a data volume that pods share with Paperclip, without which a run is "
+            "refused (shared); sent to the pod before the run and back after it (carried), which is the default where "
+            "the worker has a store for them; or lost with the pod (ephemeral).",
             "Files of a run",
             {
-                "shared": "Keep them: refuse a run without a data volume",
+                "shared": "On a data volume",
+                "carried": "Sent to the pod, and back",
                 "ephemeral": "They may be lost with the pod",
             },
         ),

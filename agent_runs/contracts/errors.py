@@ -92,6 +92,29 @@ class WorkspaceNotShared(RunError):
     budget = "none"
 
 
+class WorkspaceNotCarried(RunError):
+    """The files of the run's workspace are not in the workspace store, or what is there was changed."""
+
+    code = "workspace_not_carried"
+    next_step = (
+        "Wake the agent again, which sends the folder once more; if that fails, check the storage of"
+        " AGENT_RUNS_WORKSPACE_STORE and its key."
+    )
+    budget = "none"
+
+
+class WorkspaceStoreUnavailable(RunError):
+    """The workspace store refused, timed out or cannot be reached. Retried with back-off."""
+
+    code = "workspaces_unavailable"
+    next_step = (
+        "Check the workspace store (AGENT_RUNS_WORKSPACE_STORE, its disk or server); the run continues by itself."
+    )
+    budget = "infrastructure"
+    retryable = True
+    retry_delay = timedelta(seconds=3)
+
+
 class SealedFieldUnreadable(RunError):
     """A sealed text cannot be opened: another key, damaged, or sealed for another use."""
 

@@ -163,6 +163,22 @@ class Claimed(Contract):
     at: datetime
 
 
+class Restored(Contract):
+    """The tree with which an attempt's pod begins.
+
+    Attributes:
+        number: in the ledger of the run's workspace.
+        attempt: whose files they are; 0: as they came from Paperclip.
+        steps: of that attempt, that are in it.
+        at: when they were read.
+    """
+
+    number: int
+    attempt: int
+    steps: int
+    at: datetime
+
+
 class JobRef(Contract):
     """One Job, with its uid, so that a later one of the same name is never mistaken for it.
 
@@ -173,6 +189,7 @@ class JobRef(Contract):
         has_api_proxy: the agent reaches Paperclip through a proxy in its pod, so its token can be rotated.
         warnings: for people, such as a reserved label that was left out.
         joined: the later run whose tokens the pod has; they are kept out of its output.
+        restored: with what a carried workspace begins; None: it is not carried.
         claimed: the Job is an earlier run's, whose pod works for this one; None: it is this attempt's own.
     """
 
@@ -186,6 +203,7 @@ class JobRef(Contract):
     has_api_proxy: bool = False
     warnings: tuple[str, ...] = ()
     joined: JoinedRun | None = None
+    restored: Restored | None = None
     claimed: Claimed | None = None
 
 

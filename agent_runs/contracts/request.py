@@ -259,7 +259,7 @@ class RunConfig(ShortTexts):
     keep_warm_sec: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=24 * 3600)] = 120
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
-    workspace: Literal["shared", "ephemeral"] = "shared"
+    workspace: Literal["shared", "carried", "ephemeral"] = "shared"
     skills: Literal["folders", "inline"] = "folders"
     namespace: Annotated[Namespace | None, BeforeValidator(_blank_is_absent)] = None
     image: OptionalText = None
@@ -348,6 +348,7 @@ class SessionParams(ShortTexts):
         agent: that made it, and alone knows it; None: OpenCode, or nobody knows.
         agent_version: of the OpenCode that it was last used by; None: 1.x, or nobody knows.
         rejected: by which failure a provider has rejected it; None: it has not, or a run has succeeded since.
+        workspace_run: Paperclip's id of the run whose carried workspace has it; None: a volume has it.
     """
 
     session_id: str
@@ -358,6 +359,7 @@ class SessionParams(ShortTexts):
     repo_url: str | None = None
     repo_ref: str | None = None
     rejected: Annotated[str | None, Field(exclude_if=lambda rejected: rejected is None)] = None
+    workspace_run: Annotated[str | None, Field(exclude_if=lambda run: run is None)] = None
 
 
 class Runtime(ShortTexts):

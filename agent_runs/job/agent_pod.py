@@ -99,6 +99,7 @@ class AgentPod:
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         driven: how the sidecar drives the agent; None: `argv` runs as it is.
         skills: keys of its Secret by the paths that their files have below `SKILLS_DIRECTORY`.
+        carried: its Secret says where its workspace comes from and goes to.
     """
 
     input: CreateJob
@@ -108,6 +109,7 @@ class AgentPod:
     proxy: ApiProxy | None
     driven: Driven | None
     skills: Mapping[str, str] = field(default_factory=dict)
+    carried: bool = False
 
     @property
     def secret(self) -> str:

@@ -38,12 +38,14 @@ def attempt_plan(
     inherited: dict[str, str],
     opencode: dict[str, Any],
     settings: AgentPodSettings,
+    carried: bytes | None = None,
 ) -> JobPlan:
     """Returns everything to create for one attempt. Pure.
 
     Args:
         inherited: literal variables of the worker's own pod.
         opencode: the operator's OpenCode configuration.
+        carried: how the pod reaches its carried workspace.
 
     Raises:
         InvalidRequest: names the field and the remedy.
@@ -57,7 +59,7 @@ def attempt_plan(
     names = frozenset(variables)  # the runner adds those that the proxy takes away
     variables, servers, proxy = route_through_api_proxy(variables, secrets)
     if config.agent != OPENCODE:
-        plan = _acp_plan(input, variables, servers, settings, proxy, skills)
+        plan = _acp_plan(input, variables, servers, settings, proxy, skills, carried)
         ignored = ["config.opencode has no effect: the agent is not OpenCode"] if secrets.opencode else []
         return replace(plan, warnings=(*plan.warnings, *ignored))
     title = f"{request.agent.name} {input.attempt.transcript}"
@@ -101,6 +103,7 @@ def attempt_plan(
         if turn
         else None,
         skills=skills,
+        carried=carried,
     )
     unset = _unset_variables(input, secrets, opencode, names | environment.keys())
     return replace(plan, warnings=(*plan.warnings, *merged.notes, *unset))
@@ -113,6 +116,7 @@ def _acp_plan(
     settings: AgentPodSettings,
     proxy: ApiProxy | None,
     skills: dict[str, str],
+    carried: bytes | None,
 ) -> JobPlan:
     profile = profile_of(input.config, settings.agents)
     start = acp_start(
@@ -131,6 +135,7 @@ def _acp_plan(
         proxy=proxy,
         driven=Driven(script("acp.sh"), start.turn, acp_keep_warm_sec(input.config, profile, proxy), start.files),
         skills=skills,
+        carried=carried,
     )
     return replace(plan, warnings=(*plan.warnings, *start.warnings))
 
@@ -151,13 +156,14 @@ def keep_warm_sec(config: RunConfig, opencode: Mapping[str, Any], proxy: ApiProx
     servers = opencode.get("mcp") or {}
     local = any(isinstance(each, Mapping) and each.get("type") == "local" for each in servers.values())
     programs = local or opencode.get("plugin") or opencode.get("shell") or "lsp" in config.opencode_features
-    fixed = proxy is None or programs
+    fixed = proxy is None or programs or config.workspace == "carried"
     return 0 if fixed or config.retain_jobs else config.keep_warm_sec
 
 
 def acp_keep_warm_sec(config: RunConfig, profile: AgentProfile, proxy: ApiProxy | None) -> int:
     """The same for an agent that speaks ACP: its process, and with it its MCP servers, starts anew with each run."""
-    return config.keep_warm_sec if profile.rests and proxy is not None and not config.retain_jobs else 0
+    rests = profile.rests and proxy is not None and not config.retain_jobs and config.workspace != "carried"
+    return config.keep_warm_sec if rests else 0
 
 
 def merged_config(

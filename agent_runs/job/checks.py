@@ -3,11 +3,13 @@
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from agent_runs.agents.opencode import VERSIONS
 from agent_runs.agents.opencode.command import command_line
 from agent_runs.agents.profile import OPENCODE_TITLE, AgentProfile
 from agent_runs.contracts.errors import AgentVersionUnsupported, InvalidRequest, WorkspaceNotShared
+from agent_runs.contracts.pod import DATA_DIRECTORY, HOME_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest
 from agent_runs.job.acp_plan import capabilities_of, profile_of
 from agent_runs.job.data_volume import RunFolders
@@ -55,6 +57,27 @@ def _problems(config: RunConfig, agents: Mapping[str, AgentProfile] | None) -> I
             yield refused.message
 
 
+SYSTEM_FOLDERS: Final = frozenset(
+    {
+        "",
+        "agent-run",
+        "bin",
+        "boot",
+        "dev",
+        "etc",
+        "lib",
+        "lib64",
+        "opencode-db",
+        "proc",
+        "run",
+        "runtime-cache",
+        "sbin",
+    }
+    | {"sys", "usr"}
+)
+UNMOVABLE: Final = frozenset({DATA_DIRECTORY, HOME_DIRECTORY, "/home", "/tmp", "/var", "/root"})  # noqa: S108 - a path in the pod
+
+
 async def _outside_a_pod() -> str | None:
     return None
 
@@ -70,6 +93,7 @@ class Checks:
             lost with their pods.
         agents: the profiles of agents other than OpenCode.
         overrides: the images of agents.
+        carries: there is a store for workspaces that are carried.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -78,6 +102,7 @@ class Checks:
     data_claim: Callable[[], Awaitable[str | None]] = _outside_a_pod
     agents: Mapping[str, AgentProfile] = field(default_factory=dict)
     overrides: PodOverrides = field(default_factory=PodOverrides)
+    carries: bool = False
 
     async def check(self, config: RunConfig, folders: RunFolders | None = None) -> None:
         """Compare a configuration, and the folders of its run, with what a Job can be made of and with the policy.
@@ -95,8 +120,27 @@ class Checks:
         own_account = await self.own_account() if config.service_account_name else None
         data_claim = await self.data_claim() if config.extra_volumes else None
         self.policy.check(config, folders=folders, home=self.home, own_account=own_account, data_claim=data_claim)
-        if folders is not None and folders.workspace_field is not None:
+        if config.workspace == "carried":
+            self._check_carried(folders)
+        elif folders is not None and folders.workspace_field is not None:
             await self.check_volume(config, f"{folders.workspace_field}: {folders.directory[:MAX_QUOTE]!r}")
+
+    def _check_carried(self, folders: RunFolders | None) -> None:
+        if not self.carries:
+            raise InvalidRequest(
+                "config.workspace: this worker has no store for carried workspaces: set AGENT_RUNS_WORKSPACE_STORE on "
+                "it, or choose another `workspace`"
+            )
+        if folders is None:
+            return
+        if folders.workspace_field is None:
+            raise InvalidRequest("config.workspace: a run without a folder carries none: set `cwd`")
+        top = folders.directory.split("/")[1]
+        if folders.directory in UNMOVABLE or top in SYSTEM_FOLDERS:
+            raise InvalidRequest(
+                f"{folders.workspace_field}: {folders.directory[:MAX_QUOTE]!r} is a folder that every pod has: move "
+                "the project elsewhere"
+            )
 
     def _check_version(self, config: RunConfig, image: str) -> None:
         """Refuse an image whose repository names the program alone, and whose tag a version that is not supported.

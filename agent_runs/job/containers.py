@@ -23,13 +23,30 @@ from agent_runs.contracts.pod import (
 )
 from agent_runs.job.agent_pod import PYTHON_IMAGE, AgentPod, is_opencode, literal, working_directory
 from agent_runs.job.placement import INIT_RESOURCES, SIDECAR_RESOURCES, resources
-from agent_runs.job.secrets import ARGUMENT_LIMIT, CONFIG_KEY, SERVE_KEY, TURN_KEY, UPSTREAM_KEY, variable_key
-from agent_runs.job.volumes import CACHE_DIRECTORY, DATABASE_DIRECTORY, agent_mounts, inherited_mounts, sub_paths
+from agent_runs.job.secrets import (
+    ARGUMENT_LIMIT,
+    CONFIG_KEY,
+    SERVE_KEY,
+    TURN_KEY,
+    UPSTREAM_KEY,
+    WORKSPACE_KEY,
+    variable_key,
+)
+from agent_runs.job.volumes import (
+    CACHE_DIRECTORY,
+    DATABASE_DIRECTORY,
+    agent_mounts,
+    inherited_mounts,
+    sub_paths,
+    work_mounts,
+)
 from agent_runs.pod.sidecar.upstream import UPSTREAM
 
 INIT_CONTAINER: Final = "write-prompt"
+RESTORE_CONTAINER: Final = "restore-workspace"
 PROMPT_MOUNT: Final = "/tmp/prompt-secret"  # noqa: S108 - a path in the pod
 CONFIG_FILE: Final = f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}"
+WORKSPACE_FILE: Final = f"{posixpath.dirname(SIDECAR_FILE)}/{WORKSPACE_KEY}"
 TURN_FILE: Final = f"{posixpath.dirname(SIDECAR_FILE)}/{TURN_KEY}"
 TEMPORARY_DIRECTORY: Final = "/runtime-cache/tmp"
 LOGIN_FOLDERS: Final = tuple(f"{home}/.local/share/opencode" for home in (HOME_DIRECTORY, DATA_DIRECTORY))
@@ -91,12 +108,13 @@ def sidecar_container(pod: AgentPod) -> dict[str, Any]:
     trust = [name for name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS") if pod.proxy and name in pod.environment]
     keys = {**({UPSTREAM: UPSTREAM_KEY} if pod.proxy else {}), **{name: variable_key(name) for name in trust}}
     folders = [OUTPUT_DIRECTORY, CONTROL_DIRECTORY, TOKEN_DIRECTORY]
+    carried = ["--workspace", WORKSPACE_FILE] if pod.carried else []
     return {
         "name": SIDECAR_CONTAINER,
         "image": pod.settings.sidecar_image or PYTHON_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-I", "-S", SIDECAR_FILE],
-        "args": ["run", *folders, str(pod.input.config.max_unread_sec), *([TURN_FILE] if pod.driven else [])],
+        "args": ["run", *carried, *folders, str(pod.input.config.max_unread_sec), *([TURN_FILE] if pod.driven else [])],
         "env": [
             {"name": name, "valueFrom": {"secretKeyRef": {"name": pod.secret, "key": key}}}
             for name, key in keys.items()
@@ -110,6 +128,25 @@ def sidecar_container(pod: AgentPod) -> dict[str, Any]:
             *([{"name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": True}] if pod.proxy else []),
             *([{"name": "prompt", "mountPath": PROMPT_DIRECTORY, "readOnly": True}] if pod.driven else []),
             *(inherited_mounts(pod.input.profile) if trust else []),
+            *(work_mounts(pod.input, pod.settings) if pod.carried else []),
+        ],
+    }
+
+
+def restoring_container(pod: AgentPod) -> dict[str, Any]:
+    """Return the init container that puts a carried workspace into its place."""
+    return {
+        "name": RESTORE_CONTAINER,
+        "image": pod.settings.sidecar_image or PYTHON_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-I", "-S", SIDECAR_FILE],
+        "args": ["restore", WORKSPACE_FILE],
+        "resources": SIDECAR_RESOURCES,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {**_container_security(), "readOnlyRootFilesystem": True},
+        "volumeMounts": [
+            {"name": "sidecar", "mountPath": posixpath.dirname(SIDECAR_FILE), "readOnly": True},
+            *work_mounts(pod.input, pod.settings),
         ],
     }
 

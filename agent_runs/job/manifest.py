@@ -25,7 +25,13 @@ from agent_runs.job.agent_pod import (
     is_opencode,
     working_directory,
 )
-from agent_runs.job.containers import agent_container, fixed_environment, init_container, sidecar_container
+from agent_runs.job.containers import (
+    agent_container,
+    fixed_environment,
+    init_container,
+    restoring_container,
+    sidecar_container,
+)
 from agent_runs.job.placement import (
     extra_annotations,
     extra_labels,
@@ -39,6 +45,7 @@ from agent_runs.job.secrets import (
     SIDECAR_KEY,
     TURN_KEY,
     UPSTREAM_KEY,
+    WORKSPACE_KEY,
     run_secret,
     script,
     token_files,
@@ -91,6 +98,7 @@ def plan_job(
     proxy: ApiProxy | None = None,
     driven: Driven | None = None,
     skills: Mapping[str, str] | None = None,
+    carried: bytes | None = None,
 ) -> JobPlan:
     """Return everything to create for one attempt.
 
@@ -101,6 +109,7 @@ def plan_job(
         proxy: how the agent reaches Paperclip through the sidecar; None: it uses its own environment.
         driven: how the sidecar drives the agent; None: `argv` runs as it is.
         skills: texts by the paths that their files have below `SKILLS_DIRECTORY`.
+        carried: how the pod reaches its carried workspace; None: it has none.
 
     Raises:
         InvalidRequest: names the field and the remedy.
@@ -113,7 +122,10 @@ def plan_job(
     files = {**{name: script(name) for name in SCRIPT_KEYS}, SIDECAR_KEY: sidecar_archive()}
     skill_keys = {path: f"skill-{number}" for number, path in enumerate(skills or {})}
     files |= {skill_keys[path]: text.encode() for path, text in (skills or {}).items()}
-    pod, claim = AgentPod(input, ("--", *argv), variables, settings, proxy, driven, skill_keys), None
+    pod = AgentPod(input, ("--", *argv), variables, settings, proxy, driven, skill_keys, carried is not None)
+    claim = None
+    if carried is not None:
+        files[WORKSPACE_KEY] = carried
     if proxy:
         files[UPSTREAM_KEY] = proxy.upstream.encode()
     if driven:
@@ -256,7 +268,7 @@ def _pod_spec(pod: AgentPod) -> dict[str, Any]:
         "enableServiceLinks": False,
         "automountServiceAccountToken": config.service_account_name is not None,
         "securityContext": _pod_security(profile),
-        "initContainers": [init_container(pod)],
+        "initContainers": [init_container(pod), *([restoring_container(pod)] if pod.carried else [])],
         # kubelets start containers one by one, so the agent finds the sidecar running
         "containers": [sidecar_container(pod), agent_container(pod)],
         "volumes": volumes(pod),

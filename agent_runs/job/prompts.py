@@ -123,7 +123,7 @@ class Prompts:
             return {}
         profile = self.agents.get(config.agent)
         sent = source.skill_folders if config.agent == OPENCODE or (profile and profile.skills) else {}
-        has_volume = await self.data_claim() is not None
+        has_volume = config.workspace != "carried" and await self.data_claim() is not None
         found: dict[str, SkillFolder] = {}
         for skill in config.paperclip_runtime_skills:
             path = skill_folder(skill.source or "", owner) if has_volume else None

@@ -26,6 +26,7 @@ SCRIPT_KEYS: Final = (RUNNER_KEY, "processes.sh", "prepare.sh")
 """The runner, and the scripts that it needs beside it."""
 SERVE_KEY: Final = "serve.sh"
 TURN_KEY: Final = "turn.json"
+WORKSPACE_KEY: Final = "workspace.json"
 CONFIG_KEY: Final = "opencode.json"
 AGENT_FILES_KEY: Final = "agent-files"
 """Lists the files that are written before an agent's start; `agent_runs/pod/acp.sh` reads it."""

@@ -29,12 +29,15 @@ from agent_runs.job.secrets import (
     SIDECAR_KEY,
     TOKEN_KEYS,
     TURN_KEY,
+    WORKSPACE_KEY,
 )
 
 CACHE_DIRECTORY: Final = "/runtime-cache"
 CACHE_LIMIT: Final = "20Gi"
 OUTPUT_LIMIT: Final = "10Gi"
 DATABASE_DIRECTORY: Final = "/opencode-db"
+WORKSPACE: Final = "workspace"
+"""Folder of the data volume with a carried workspace whose path is elsewhere."""
 
 _SLUG_LIMIT: Final = 208
 _RESERVED_PATHS: Final = (
@@ -103,9 +106,10 @@ def _pod_volumes(pod: AgentPod) -> list[dict[str, Any]]:
 
 
 def _sidecar_volumes(pod: AgentPod) -> list[dict[str, Any]]:
+    keys = [SIDECAR_KEY, *([TURN_KEY] if pod.driven else []), *([WORKSPACE_KEY] if pod.carried else [])]
     volumes: list[dict[str, Any]] = [
         {"name": "control", "emptyDir": {}},
-        {"name": "sidecar", "secret": _files(pod.secret, SIDECAR_KEY, *([TURN_KEY] if pod.driven else []))},
+        {"name": "sidecar", "secret": _files(pod.secret, *keys)},
     ]
     if pod.proxy:  # not every run has all tokens, and one that is added later becomes visible
         volumes.append({"name": "token", "secret": _files(pod.secret, *TOKEN_KEYS)})
@@ -124,17 +128,20 @@ def _files(secret: str, *keys: str) -> dict[str, Any]:
 
 
 def _own_mounts(input: CreateJob, settings: AgentPodSettings) -> list[dict[str, Any]]:
-    whole = [{"name": "data", "mountPath": DATA_DIRECTORY}] if _data_rules(input, settings).whole else []
     return [
         {"name": "prompt", "mountPath": PROMPT_DIRECTORY},
         {"name": "runtime-cache", "mountPath": CACHE_DIRECTORY},
         {"name": "runner", "mountPath": f"{RUN_DIRECTORY}/bin"},
         {"name": "run-secret", "mountPath": f"{RUN_DIRECTORY}/secret", "readOnly": True},
         {"name": "output", "mountPath": OUTPUT_DIRECTORY},
-        *_database_mounts(_database(input)),
-        *whole,
-        *map(_data_mount, _data_folders(input, settings)),
+        *work_mounts(input, settings),
     ]
+
+
+def work_mounts(input: CreateJob, settings: AgentPodSettings) -> list[dict[str, Any]]:
+    """The mounts of all that the agent works with and keeps: its workspace, its home, OpenCode's database."""
+    whole = [{"name": "data", "mountPath": DATA_DIRECTORY}] if _data_rules(input, settings).whole else []
+    return [*_database_mounts(_database(input)), *whole, *map(_data_mount, _data_folders(input, settings))]
 
 
 def _database_mounts(database: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -160,7 +167,13 @@ def _data_folders(input: CreateJob, settings: AgentPodSettings) -> tuple[Folder,
         instructions=input.config.instructions_file_path,
         skills=input.prompt.skill_paths,
     )
-    return folders.mounted(_data_rules(input, settings))
+    mounted = folders.mounted(_data_rules(input, settings))
+    place = f"{folders.directory}/"
+    if input.config.workspace != "carried" or any(
+        place.startswith(f"{each}/") for each in (DATA_DIRECTORY, HOME_DIRECTORY)
+    ):
+        return mounted
+    return (*mounted, Folder(WORKSPACE, folders.directory))
 
 
 def _data_mount(folder: Folder) -> dict[str, Any]:
@@ -180,7 +193,7 @@ def _database(input: CreateJob) -> dict[str, Any] | None:
     mode, attempt = input.config.agent_db_mode, input.attempt
     if not is_opencode(input):
         return None
-    if mode == "dedicated_pvc":
+    if mode == "dedicated_pvc" and input.config.workspace != "carried":
         return {"persistentVolumeClaim": {"claimName": claim_name(attempt.run.agent_id)}}
     task_key = (input.request.runtime.task_key or "").strip()
     if mode == "workspace_subpath" and input.profile.data_claim and task_key:
@@ -191,6 +204,8 @@ def _database(input: CreateJob) -> dict[str, Any] | None:
 def keeps_sessions(input: CreateJob) -> bool:
     """Return whether OpenCode's database, or another agent's home, outlives the pod: its sessions can be resumed."""
     database = _database(input)
+    if input.config.workspace == "carried":
+        return True
     return input.profile.data_claim is not None if database is None else "emptyDir" not in database
 
 
@@ -207,7 +222,7 @@ def database_claim(input: CreateJob) -> dict[str, Any] | None:
         InvalidRequest: the storage class cannot be the name of one.
     """
     config, run = input.config, input.attempt.run
-    if config.agent_db_mode != "dedicated_pvc" or not is_opencode(input):
+    if config.agent_db_mode != "dedicated_pvc" or config.workspace == "carried" or not is_opencode(input):
         return None
     storage_class = (config.agent_db_storage_class or "").strip()
     if storage_class and not is_subdomain(storage_class):

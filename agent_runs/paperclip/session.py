@@ -28,6 +28,7 @@ _SESSION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "agent": ("agent",),
     "agentVersion": ("agentVersion",),
     "rejected": ("rejected",),
+    "workspaceRun": ("workspaceRun",),
 }
 
 
@@ -91,6 +92,7 @@ def session_params(
     config: RunConfig,
     rejected: str | None = None,
     agent_version: str | None = None,
+    workspace_run: str | None = None,
 ) -> SessionParams:
     return SessionParams(
         session_id=session_id,
@@ -101,6 +103,7 @@ def session_params(
         repo_url=workspace.repo_url,
         repo_ref=workspace.repo_ref,
         rejected=rejected,
+        workspace_run=workspace_run,
     )
 
 
