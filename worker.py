@@ -210,9 +210,8 @@ async def wire(settings: WorkerSettings, health: Health) -> AsyncIterator[Worker
         slots, name = activity_slots(settings), worker_identity()
         health.set_checks(*health_checks(Polling(client, settings.task_queue, name, slots), store, cluster))
         await parts.enter_async_context(sampling(client, health, metrics))
-        yield temporal_worker(
-            settings, client, activities(settings, client, cluster, store, metrics, workspaces), slots, name
-        )
+        steps = activities(settings, client, cluster, store, metrics, workspaces)
+        yield temporal_worker(settings, client, steps, slots, name)
 
 
 def freeze() -> None:

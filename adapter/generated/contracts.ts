@@ -167,6 +167,7 @@ export interface SessionParams {
   repoUrl?: string | null;
   sessionId: string;
   workspaceId?: string | null;
+  workspaceRun?: string | null;
 }
 export interface Stop {
   agentStarted?: boolean;

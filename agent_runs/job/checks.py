@@ -59,22 +59,11 @@ def _problems(config: RunConfig, agents: Mapping[str, AgentProfile] | None) -> I
 
 SYSTEM_FOLDERS: Final = frozenset(
     {
-        "",
-        "agent-run",
-        "bin",
-        "boot",
-        "dev",
-        "etc",
-        "lib",
-        "lib64",
-        "opencode-db",
-        "proc",
-        "run",
-        "runtime-cache",
-        "sbin",
+        *("", "agent-run", "bin", "boot", "dev", "etc", "lib", "lib64", "opencode-db", "proc", "run", "runtime-cache"),
+        *("sbin", "sys", "usr"),
     }
-    | {"sys", "usr"}
 )
+"""At the top of every image, or ours."""
 UNMOVABLE: Final = frozenset({DATA_DIRECTORY, HOME_DIRECTORY, "/home", "/tmp", "/var", "/root"})  # noqa: S108 - a path in the pod
 
 

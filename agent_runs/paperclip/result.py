@@ -187,9 +187,8 @@ def stored_session(
     if version is None and resumed and resumed.session_id == session_id:
         version = resumed.agent_version
     later = version if version and request.config.agent == OPENCODE and not version.startswith("1.") else None
-    return session_params(
-        session_id, request.context.paperclip_workspace, request.config, rejected, later, run=request.run_id
-    )
+    carried = request.run_id if request.config.workspace == "carried" else None
+    return session_params(session_id, request.context.paperclip_workspace, request.config, rejected, later, carried)
 
 
 def _rejected(request: RunRequest, session_id: str, ended: Failure | None) -> str | None:

@@ -138,7 +138,7 @@ async def test_what_is_malformed_is_refused_by_name(http: aiohttp.ClientSession)
 
 
 @pytest.mark.parametrize("limits", [Limits(bytes=10)])
-async def test_the_limits_are_told_and_kept(http: aiohttp.ClientSession, limits: Limits) -> None:
+async def test_the_limits_are_shown_and_kept(http: aiohttp.ClientSession, limits: Limits) -> None:
     async with http.get("/workspace") as answer:
         assert await answer.json() == {"limits": {"bytes": limits.bytes, "entries": None}}
     pod = Caller(http, 1)
