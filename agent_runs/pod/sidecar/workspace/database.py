@@ -1,0 +1,76 @@
+"""Copies an SQLite database that may be written to. The copy has all that was committed, and needs no other file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+from urllib.parse import quote
+
+sqlite3: Any = None
+with contextlib.suppress(ImportError):  # an image may lack it
+    import sqlite3
+
+HEADER = b"SQLite format 3\0"
+BESIDE = ("-journal", "-shm", "-wal")
+"""What SQLite keeps beside a database."""
+COPY = "database.copy"
+"""Name of the copy while it is made, in the working directory, which no agent reaches."""
+BUSY_SECONDS = 5.0
+
+
+class NotCopied(Exception):
+    """The text says why."""
+
+
+def is_database(file: int) -> bool:
+    return os.pread(file, len(HEADER), 0) == HEADER
+
+
+def copy(folder: int, name: str, file: int) -> int:
+    """A descriptor of a copy that has no name.
+
+    Args:
+        file: the database, as it was opened in the folder. It may be closed only afterwards: the end of any descriptor
+            of a file ends the locks that SQLite has on it.
+
+    Raises:
+        NotCopied: it is locked, damaged, or was exchanged.
+    """
+    if sqlite3 is None:
+        raise NotCopied("this Python has no module sqlite3")
+    uri = f"file:/proc/self/fd/{folder}/{quote(name)}"
+    try:
+        try:
+            _copy(f"{uri}?mode=ro", file)
+        except sqlite3.OperationalError:  # a journal is left: roll it back, as its next user would
+            _copy(f"{uri}?mode=rw", file)
+        return os.open(COPY, os.O_RDONLY | os.O_CLOEXEC)
+    except (sqlite3.Error, OSError) as error:
+        raise NotCopied(f"its copy failed: {error}") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(COPY)
+
+
+def _copy(uri: str, file: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(COPY)
+    before = _files()
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as source:
+        found, wanted = [os.fstat(each) for each in _files() - before], os.fstat(file)
+        if [(each.st_dev, each.st_ino) for each in found] != [(wanted.st_dev, wanted.st_ino)]:
+            raise NotCopied("it was exchanged")
+        with contextlib.closing(sqlite3.connect(COPY)) as target:
+            target.execute("PRAGMA synchronous = OFF")
+            source.backup(target)
+
+
+def _files() -> set[int]:
+    """All descriptors of this process, but for the one that lists them."""
+    found = set()
+    for each in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            os.fstat(int(each))
+            found.add(int(each))
+    return found
