@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +19,8 @@ BESIDE = ("-journal", "-shm", "-wal")
 COPY = "database.copy"
 """Name of the copy while it is made, in the working directory, which no agent reaches."""
 BUSY_SECONDS = 5.0
+_LOCKED = (5, 6)
+"""SQLITE_BUSY, SQLITE_LOCKED; the module names them since Python 3.11."""
 
 
 class NotCopied(Exception):
@@ -57,13 +61,24 @@ def _copy(uri: str, file: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(COPY)
     before = _files()
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as source:
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0)) as source:
         found, wanted = [os.fstat(each) for each in _files() - before], os.fstat(file)
         if [(each.st_dev, each.st_ino) for each in found] != [(wanted.st_dev, wanted.st_ino)]:
             raise NotCopied("it was exchanged")
         with contextlib.closing(sqlite3.connect(COPY)) as target:
             target.execute("PRAGMA synchronous = OFF")
-            source.backup(target)
+            source.backup(target, progress=_patience(), sleep=0.1)
+
+
+def _patience() -> Callable[[int, int, int], None]:
+    """Ends a copy whose database stays locked: the module would wait for ever."""
+    end = time.monotonic() + BUSY_SECONDS
+
+    def check(status: int, _left: int, _pages: int) -> None:
+        if status in _LOCKED and time.monotonic() > end:
+            raise sqlite3.OperationalError("the database is locked")
+
+    return check
 
 
 def _files() -> set[int]:

@@ -32,7 +32,7 @@ KEPT = 64 * 1024 * 1024
 NAMED = 20
 """Things that were left out and are named."""
 NAME_LIMIT = 120
-_SIGNATURE = struct.Struct("<QQQqqI")
+_SIGNATURE = struct.Struct("<QQQqqIQQq")
 
 
 class Place(NamedTuple):
@@ -239,13 +239,12 @@ class Scanner:
                 if settled:
                     break
             about = about if is_database else before
-            both = [each for each in (about, wal) if each is not None]
-            modified = max(each.st_mtime_ns for each in both) // 1000
-            changed = max(each.st_ctime_ns for each in both)
+            modified = max(about.st_mtime_ns, wal.st_mtime_ns if wal else about.st_mtime_ns)
+            changed = max(about.st_ctime_ns, modified)
             self._index[path] = _Known(
-                f'{{"kind":"file","path":{json.dumps(path)},"mode":{about.st_mode & 0o777},"modified":{modified},'
-                f'"size":{size},"blocks":{json.dumps(blocks)}}}',
-                _signature(*both) if settled and changed + RACY < self._began else b"",
+                f'{{"kind":"file","path":{json.dumps(path)},"mode":{about.st_mode & 0o777},'
+                f'"modified":{modified // 1000},"size":{size},"blocks":{json.dumps(blocks)}}}',
+                _signature(about, wal) if settled and changed + RACY < self._began else b"",
                 size,
                 blocks,
                 is_database,
@@ -351,12 +350,11 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _signature(*files: os.stat_result | None) -> bytes:
-    """What changes with a file."""
-    return b"".join(
-        _SIGNATURE.pack(each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns, each.st_mode)
-        for each in files
-        if each is not None
+def _signature(about: os.stat_result, wal: os.stat_result | None = None) -> bytes:
+    """What changes with a file. SQLite itself changes the owner of its own file, and so when its status changed."""
+    return _SIGNATURE.pack(
+        *(about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_mode),
+        *((wal.st_ino, wal.st_size, wal.st_mtime_ns) if wal else (0, 0, 0)),
     )
 
 
