@@ -45,15 +45,10 @@ class Keeper:
 
 @dataclass
 class Pod:
-    """The folders of a pod.
-
-    Attributes:
-        more: of the configuration.
-    """
+    """The folders of a pod."""
 
     run: Run
     home: Path
-    more: dict[str, Any] = field(default_factory=dict)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,22 +73,20 @@ class Pod:
     def roots(self) -> dict[str, Path]:
         return {"workspace": self.workspace, "session/opencode": self.session}
 
-    @property
-    def config(self) -> Path:
+    def config(self, **more: Any) -> Path:
+        """The file that its processes read."""
         file = self.home / "workspace.json"
-        file.write_text(json.dumps(self.run.config(self.roots, **self.more)))
+        file.write_text(json.dumps(self.run.config(self.roots) | more))
         return file
 
     def keeper(self, **more: Any) -> Keeper:
-        self.more |= {"interval": 0, **more}
-        argv = self.sidecar.argv("keep", str(self.config))
+        argv = self.sidecar.argv("keep", str(self.config(**{"interval": 0, **more})))
         process = subprocess.Popen(argv, cwd=self.control, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.started.append(process)
         return Keeper(process)
 
     def restoring(self, number: int = 0, **more: Any) -> subprocess.Popen[bytes]:
-        self.more |= {"restore": number or max(self.run.ledger()), **more}
-        argv = self.sidecar.argv("restore", str(self.config))
+        argv = self.sidecar.argv("restore", str(self.config(restore=number or max(self.run.ledger()), **more)))
         process = subprocess.Popen(argv, cwd=self.control, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.started.append(process)
         return process

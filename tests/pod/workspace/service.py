@@ -55,10 +55,10 @@ class Run:
     key: RunKey
     attempt: int = 1
 
-    def config(self, roots: dict[str, Path], **more: Any) -> dict[str, Any]:
+    def config(self, roots: dict[str, Path]) -> dict[str, Any]:
         token = TOKENS.mint_workspace(AttemptKey(run=self.key, attempt=self.attempt), timedelta(hours=1))
         named = {place: str(path) for place, path in roots.items()}
-        return {"url": self.service.url, "token": token, "roots": named, **more}
+        return {"url": self.service.url, "token": token, "roots": named}
 
     def client(self) -> Store:
         return Store(self.config({}), lambda _, failed_for: failed_for < 10)
