@@ -90,8 +90,8 @@ def test_the_next_step_ends_the_tries_of_the_one_before(pod: Pod, service: Servi
     assert (line["number"], line["steps"], line["error"]) == (1, 2, None)
 
 
-def test_the_last_one_is_tried_as_long_as_the_patience_lasts(pod: Pod, service: Service) -> None:
-    keeper = pod.keeper(patience=0.5)
+def test_the_last_one_is_tried_for_a_limited_time(pod: Pod, service: Service) -> None:
+    keeper = pod.keeper(retry_sec=0.5)
     (pod.workspace / "a").write_bytes(b"one")
     keeper.step(1)
     (pod.workspace / "a").write_bytes(b"two")
@@ -104,7 +104,7 @@ def test_the_last_one_is_tried_as_long_as_the_patience_lasts(pod: Pod, service: 
 
 
 def test_a_service_that_cannot_be_reached_is_named(pod: Pod) -> None:
-    error = pod.keeper(patience=0.2, url="http://127.0.0.1:1").end()["error"]
+    error = pod.keeper(retry_sec=0.2, url="http://127.0.0.1:1").end()["error"]
     assert (error["code"], error["message"].partition(":")[0]) == ("unavailable", "ConnectionRefusedError")
 
 

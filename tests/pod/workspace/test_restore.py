@@ -93,13 +93,13 @@ def test_a_store_that_is_away_is_waited_for_and_named(pod: Pod, other: Pod, serv
     fill(pod)
     pod.keeper().end()
     service.away = True
-    assert other.restore(patience=0.3) == (1, "workspace: unavailable: HTTP 503: \n")
+    assert other.restore(retry_sec=0.3) == (1, "workspace: unavailable: HTTP 503: \n")
 
     def back(_: str) -> None:
         service.away = service.asked.total() < asked + 3
 
     asked, service.before = service.asked.total(), back
-    assert other.restore(patience=60)[0] == 0
+    assert other.restore(retry_sec=60)[0] == 0
     assert content(other.workspace) == content(pod.workspace)
 
 

@@ -67,10 +67,10 @@ def _copy(uri: str, file: int) -> None:
             raise NotCopied("it was exchanged")
         with contextlib.closing(sqlite3.connect(COPY)) as target:
             target.execute("PRAGMA synchronous = OFF")
-            source.backup(target, progress=_patience(), sleep=0.1)
+            source.backup(target, progress=_lock_limit(), sleep=0.1)
 
 
-def _patience() -> Callable[[int, int, int], None]:
+def _lock_limit() -> Callable[[int, int, int], None]:
     """Ends a copy whose database stays locked: the module would wait for ever."""
     end = time.monotonic() + BUSY_SECONDS
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agent_runs.pod.sidecar.workspace.scan import TRIES, Scanner
-from agent_runs.pod.sidecar.workspace.store import FENCED, MISSING, UNAVAILABLE, Refused, Store
+from agent_runs.pod.sidecar.workspace.store import FENCED, MISSING, RETRY_SECONDS, UNAVAILABLE, Refused, Store
 
-INTERVAL, PATIENCE = 10.0, 120.0
-"""Seconds from one checkpoint to the next, and for which the last one is tried while the store does not answer."""
+INTERVAL = 10.0
+"""Seconds from one checkpoint to the next."""
 NICE = 10
 MAX_LINE = 3500
 """Bytes of a line: it is written at once, and is in the last frame."""
@@ -29,7 +29,7 @@ class Keeper:
     """Takes checkpoints of the folders.
 
     Args:
-        config: `url`, `token` and `roots`; optional are `ca`, `ignore`, `interval` and `patience`.
+        config: `url`, `token` and `roots`; optional are `ca`, `ignore`, `interval` and `retry_sec`.
         commands: the descriptor of what it reads.
     """
 
@@ -37,7 +37,7 @@ class Keeper:
         self._store = Store(config, self._may_try_again)
         self._scanner = Scanner(config["roots"], config.get("ignore") or ())
         self._interval = float(config.get("interval", INTERVAL))
-        self._patience = float(config.get("patience", PATIENCE))
+        self._retry_seconds = float(config.get("retry_sec", RETRY_SECONDS))
         self._commands = commands
         self._read = b""
         self._is_open = True
@@ -73,10 +73,10 @@ class Keeper:
                 self._wanted, self._ends = (int(steps), session), word == "end"
 
     def _may_try_again(self, seconds: float, failed_for: float) -> bool:
-        """A checkpoint is tried until the next one is wanted; the last one as long as the patience lasts."""
+        """A checkpoint is tried until the next one is wanted; the last one for a limited time."""
         if self._ends:
             time.sleep(seconds)
-            return failed_for < self._patience
+            return failed_for < self._retry_seconds
         self._take(seconds)
         return self._is_open and self._wanted is None
 

@@ -59,9 +59,9 @@ class Keeping:
 
     def __init__(self, config: str) -> None:
         self._config, self._program = os.path.abspath(config), os.path.abspath(sys.argv[0])
-        self._taken, self._told = os.pipe2(os.O_CLOEXEC)
+        self._read_by_it, self._commands = os.pipe2(os.O_CLOEXEC)
         self.file, self._written = os.pipe2(os.O_CLOEXEC)
-        for file in (self._told, self.file):
+        for file in (self._commands, self.file):
             os.set_blocking(file, False)
         self._steps, self._left = Steps(), b""
         self._process = self._keepers = 0
@@ -75,7 +75,7 @@ class Keeping:
             sys.executable,
             [sys.executable, "-I", "-S", self._program, "keep", self._config],
             os.environ,
-            file_actions=[(os.POSIX_SPAWN_DUP2, self._taken, 0), (os.POSIX_SPAWN_DUP2, self._written, 1)],
+            file_actions=[(os.POSIX_SPAWN_DUP2, self._read_by_it, 0), (os.POSIX_SPAWN_DUP2, self._written, 1)],
         )
 
     def saw(self, output: bytes) -> None:
@@ -89,8 +89,8 @@ class Keeping:
         self._tell("end")
 
     def _tell(self, word: str) -> None:
-        with contextlib.suppress(BlockingIOError):  # it reads much less often than it is told, and the next says more
-            os.write(self._told, f"{word} {self._steps.number} {self._steps.session}\n".encode())
+        with contextlib.suppress(BlockingIOError):  # it reads seldom, and the next line says more
+            os.write(self._commands, f"{word} {self._steps.number} {self._steps.session}\n".encode())
 
     def take(self) -> None:
         """Take what it has written."""

@@ -19,10 +19,17 @@ from typing import Any, NamedTuple
 
 from agent_runs.pod.sidecar.workspace.folders import FILE, FOLDER, opened
 from agent_runs.pod.sidecar.workspace.scan import BLOCK
-from agent_runs.pod.sidecar.workspace.store import BATCH, BLOCKS_READ, DAMAGED, UNAVAILABLE, Refused, Store
+from agent_runs.pod.sidecar.workspace.store import (
+    BATCH,
+    BLOCKS_READ,
+    DAMAGED,
+    RETRY_SECONDS,
+    UNAVAILABLE,
+    Refused,
+    Store,
+)
 
 CONNECTIONS = 2
-PATIENCE = 120.0
 RETRYABLE, FINAL = 1, 2
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -293,7 +300,7 @@ def fetching(config: Mapping[str, Any], number: int) -> Fetch:
 
     def fetch(blocks: Sequence[Block]) -> Generator[bytes, None, None]:
         with contextlib.ExitStack() as stack:
-            stores = [Store(config, _patient(config)) for _ in range(CONNECTIONS)]
+            stores = [Store(config, _retrying(config)) for _ in range(CONNECTIONS)]
             for store in stores:
                 stack.callback(store.close)
             pool = stack.enter_context(ThreadPoolExecutor(CONNECTIONS))
@@ -320,12 +327,12 @@ def _batches(blocks: Sequence[Block]) -> Iterator[list[str]]:
         yield batch
 
 
-def _patient(config: Mapping[str, Any]) -> Callable[[float, float], bool]:
-    patience = float(config.get("patience", PATIENCE))
+def _retrying(config: Mapping[str, Any]) -> Callable[[float, float], bool]:
+    limit = float(config.get("retry_sec", RETRY_SECONDS))
 
     def wait(seconds: float, failed_for: float) -> bool:
         time.sleep(seconds)
-        return failed_for < patience
+        return failed_for < limit
 
     return wait
 
@@ -340,7 +347,7 @@ def main(config: str) -> None:
         with open(config) as file:
             known = json.load(file)
         began = time.monotonic()
-        store = Store(known, _patient(known))
+        store = Store(known, _retrying(known))
         tree = json.loads(store.tree(known["restore"]))
         store.close()
         done = apply(tree, known["roots"], fetching(known, known["restore"]))

@@ -31,7 +31,7 @@ KEPT = 64 * 1024 * 1024
 """Bytes of a file that are kept because it changes all the time."""
 NAMED = 20
 """Things that were left out and are named."""
-NAME_LIMIT = 120
+NAME_LIMIT, REASON_LIMIT = 120, 200
 _SIGNATURE = struct.Struct("<QQQqqIQQq")
 
 
@@ -62,7 +62,7 @@ class Warnings:
 
     def add(self, path: str, reason: str) -> None:
         name = os.fsencode(path).decode("utf-8", "backslashreplace")
-        text = f"{name if len(name) <= NAME_LIMIT else '...' + name[-NAME_LIMIT:]}: {reason}"
+        text = f"{name if len(name) <= NAME_LIMIT else '...' + name[-NAME_LIMIT:]}: {reason[:REASON_LIMIT]}"
         if len(self._named) < NAMED:
             self._named[text] = None
         elif text not in self._named:
@@ -232,13 +232,8 @@ class Scanner:
                 content = self._copies[path] = database.copy(folder, name, file)
             else:
                 wal = None
-            for _ in range(TRIES):
-                before = os.fstat(content)
-                size, blocks = self._hash(content, before.st_size, keep=keep and before.st_size <= KEPT)
-                settled = size == before.st_size and _signature(before) == _signature(os.fstat(content))
-                if settled:
-                    break
-            about = about if is_database else before
+            now, size, blocks, settled = self._hash_settled(content, keep=keep)
+            about = about if is_database else now
             modified = max(about.st_mtime_ns, wal.st_mtime_ns if wal else about.st_mtime_ns)
             changed = max(about.st_ctime_ns, modified)
             self._index[path] = _Known(
@@ -250,6 +245,17 @@ class Scanner:
                 is_database,
             )
             return is_database
+
+    def _hash_settled(self, file: int, *, keep: bool) -> tuple[os.stat_result, int, list[str], bool]:
+        """What a file was, its bytes and blocks, and whether it did not change while it was read."""
+        tries = 0
+        while True:
+            tries += 1
+            about = os.fstat(file)
+            size, blocks = self._hash(file, about.st_size, keep=keep and about.st_size <= KEPT)
+            settled = size == about.st_size and _signature(about) == _signature(os.fstat(file))
+            if settled or tries == TRIES:
+                return about, size, blocks, settled
 
     def _hash(self, file: int, size: int, *, keep: bool) -> tuple[int, list[str]]:
         """How many bytes were read, and their blocks."""

@@ -21,6 +21,8 @@ DIGESTS = 50_000
 CONNECT_SECONDS, READ_SECONDS = 10.0, 60.0
 FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
 """Seconds between the tries of a request."""
+RETRY_SECONDS = 120.0
+"""For which a request is tried where that is limited, if the configuration does not say so."""
 MAX_ANSWER = 128 * 1024 * 1024
 MAX_TEXT = 300
 UNAVAILABLE, FENCED, MISSING, DAMAGED = "unavailable", "fenced", "missing", "damaged"
