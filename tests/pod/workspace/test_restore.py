@@ -1,13 +1,16 @@
 """What an init container makes of a stored tree."""
 
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from agent_runs.pod.sidecar.workspace.scan import BLOCK
+from tests.pod.workspace.databases import INSERT, repeating, writing
 from tests.pod.workspace.pods import Pod, content
 from tests.pod.workspace.service import Run, Service
 
@@ -68,6 +71,31 @@ def test_a_root_below_a_link_is_refused(pod: Pod, other: Pod, tmp_path: Path) ->
     code, said = other.restore(roots={"workspace": f"{tmp_path}/link/new"})
     assert (code, said.partition(": [")[0]) == (1, "workspace: not_written")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_database_that_was_written_to_is_whole_again(pod: Pod, other: Pod) -> None:
+    with writing(pod.session / "opencode.db") as writer:
+        count = 0
+
+        def write() -> None:
+            nonlocal count
+            count += 1
+            writer.execute("begin")
+            writer.do(INSERT + f"[({count}, at) for at in range(50)])")
+            writer.execute("commit")
+
+        with repeating(write):
+            keeper = pod.keeper()
+            while count < 20:
+                assert keeper.step()["warnings"] == []
+            at_least = count - 1
+            assert keeper.end()["error"] is None
+    assert other.restore()[0] == 0
+    assert [each.name for each in other.session.iterdir()] == ["opencode.db"]
+    with closing(sqlite3.connect(other.session / "opencode.db")) as read:
+        assert read.execute("pragma integrity_check").fetchall() == [("ok",)]
+        assert read.execute("select count(*) from pairs group by a having count(*) <> 50").fetchall() == []
+        assert read.execute("select max(a) from pairs").fetchone()[0] >= at_least
 
 
 def test_what_was_killed_in_the_middle_is_completed(pod: Pod, other: Pod, service: Service) -> None:

@@ -1,5 +1,6 @@
 """The sidecar of a carried workspace: checkpoints after steps, and one before the last frame."""
 
+import contextlib
 import json
 import os
 import signal
@@ -35,7 +36,8 @@ def runner(pod: Pod, tmp_path: Path) -> Iterator[Runner]:
     home.mkdir()
     runner = Runner(SHELLS["dash"], home, options=["--dir", str(pod.workspace)])
     runner.sidecar.workspace = pod.config(interval=0, retry_sec=20)
-    os.mkfifo(pod.workspace / "go")
+    for name in ("go", "end"):
+        os.mkfifo(pod.workspace / name)
     yield runner
     runner.clean_up()
 
@@ -50,13 +52,15 @@ def keeper_of(running: Running) -> int:
     """The keeper's process, as soon as it is there."""
     while True:
         for pid in children(running.sidecar.pid):
-            if b"keep" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                return pid
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"keep" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    return pid
         time.sleep(0.01)
 
 
-def go(pod: Pod) -> None:
-    (pod.workspace / "go").write_text("\n")
+def go(pod: Pod, on: str = "go") -> None:
+    """Let the agent go on, which reads this FIFO."""
+    (pod.workspace / on).write_text("\n")
 
 
 def await_checkpoints(run: Run, number: int) -> None:
@@ -129,7 +133,7 @@ def test_a_keeper_that_is_killed_is_replaced(runner: Runner, pod: Pod, run: Run)
 
 
 def test_a_keeper_that_always_dies_is_named_and_the_last_checkpoint_too(runner: Runner, pod: Pod, run: Run) -> None:
-    running = runner.start("sh", "-c", f"{AGENT}read -r _ <go")
+    running = runner.start("sh", "-c", f"{AGENT}read -r _ <end")
     await_checkpoints(run, 1)
     go(pod)
     await_checkpoints(run, 2)  # so the keeper has written its line about the first one
@@ -138,7 +142,7 @@ def test_a_keeper_that_always_dies_is_named_and_the_last_checkpoint_too(runner: 
         if (keeper := keeper_of(running)) not in killed:
             os.kill(keeper, signal.SIGKILL)
             killed.add(keeper)
-    go(pod)
+    go(pod, "end")
     _, workspace = ended(running)
     assert workspace["error"]["code"] == "keeper_failed"
     assert workspace["number"] == workspace["steps"] in (1, 2)
