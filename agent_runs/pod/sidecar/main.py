@@ -59,8 +59,9 @@ RESTED_SECONDS = 5.0
 nobody would know whether it was taken."""
 RESTART_SECONDS = 1.0
 """Before an API proxy that failed ends, so that it is not replaced all the time. One that was killed is, at once."""
-STOPPED_SECONDS = 6.0
-"""For the last checkpoint of a pod that is to end: Kubernetes gives it 10 s after the agent's grace."""
+STOPPED_SECONDS, LOOK_SECONDS = 6.0, 1.0
+"""For the last checkpoint of a pod that is to end: Kubernetes gives it 10 s after the agent's grace; and between looks
+at a keeper that has had no room for the word that the agent has ended."""
 
 
 class Sidecar:
@@ -266,7 +267,7 @@ class Sidecar:
             if end is not None and time.monotonic() > end:
                 self._keeping.kill()
                 break
-            self._wait(None if end is None else max(end - time.monotonic(), 0))
+            self._wait(LOOK_SECONDS if end is None else max(min(end - time.monotonic(), LOOK_SECONDS), 0))
 
     def _last_frame(self) -> bytes:
         result = self._runner.result

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runs.pod.sidecar.workspace.keeping import Steps
+from agent_runs.pod.sidecar.workspace.keeping import Keeping, Steps
 from agent_runs.workspace.tree import digest
 from tests.pod.harness import LAST, SHELLS, Ended, Runner, Running, children
 from tests.pod.workspace.pods import Pod
@@ -119,6 +119,18 @@ def test_a_deleted_pod_does_not_wait_for_a_store_that_is_away(runner: Runner, ru
     _, workspace = ended(running)
     assert time.monotonic() - began < 10, "Kubernetes would have killed the sidecar"
     assert (workspace["number"], workspace["steps"], workspace["error"]["code"]) == (1, 1, "cut_off")
+
+
+def test_steps_that_a_keeper_has_no_time_to_read_do_not_hide_the_end(pod: Pod) -> None:
+    keeping = Keeping(str(pod.config()))  # its process is not started, so nobody reads
+    for _ in range(10_000):
+        keeping.saw(f"{STEP % 1}\n".encode())
+    keeping.end()
+    words = os.read(keeping._read_by_it, 10**6)
+    assert words.endswith(b" ses_1\n")
+    assert b"end" not in words
+    keeping.take()
+    assert os.read(keeping._read_by_it, 10**6) == b"end 10000 ses_1\n"
 
 
 def test_a_keeper_that_is_killed_is_replaced(runner: Runner, pod: Pod, run: Run) -> None:

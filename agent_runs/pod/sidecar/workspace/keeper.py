@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import select
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from agent_runs.pod.sidecar.workspace.store import FENCED, MISSING, RETRY_SECOND
 INTERVAL = 10.0
 """Seconds from one checkpoint to the next."""
 NICE = 10
+_COMMAND = re.compile(r"(step|end) ([0-9]{1,9}) (.*)")
 MAX_LINE = 3500
 """Bytes of a line: it is written at once, and is in the last frame."""
 
@@ -69,8 +71,8 @@ class Keeper:
             self._is_open = bool(piece)
             *lines, self._read = (self._read + piece).split(b"\n")
             for line in lines:
-                word, steps, session = line.decode("utf-8", "replace").split(" ", 2)
-                self._wanted, self._ends = (int(steps), session), word == "end"
+                if found := _COMMAND.fullmatch(line.decode("utf-8", "replace")):  # a killed one may have taken a part
+                    self._wanted, self._ends = (int(found[2]), found[3]), found[1] == "end"
 
     def _may_try_again(self, seconds: float, failed_for: float) -> bool:
         """A checkpoint is tried until the next one is wanted; the last one for a limited time."""

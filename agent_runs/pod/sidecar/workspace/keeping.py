@@ -65,12 +65,13 @@ class Keeping:
             os.set_blocking(file, False)
         self._steps, self._left = Steps(), b""
         self._process = self._keepers = 0
-        self._ends = self.has_ended = False
+        self._ends = self._knows_end = self.has_ended = False
         self._last: dict[str, Any] = {"number": 0, "steps": 0, "warnings": [], "bytes": 0, "error": None}
 
     def begin(self) -> None:
         """Start it. Its working directory is the sidecar's own folder, for its copies."""
         self._keepers += 1
+        self._knows_end = False
         self._process = os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", self._program, "keep", self._config],
@@ -86,14 +87,19 @@ class Keeping:
     def end(self) -> None:
         """Have it take the last checkpoint."""
         self._ends = True
-        self._tell("end")
+        self.take()
 
-    def _tell(self, word: str) -> None:
-        with contextlib.suppress(BlockingIOError):  # it reads seldom, and the next line says more
+    def _tell(self, word: str) -> bool:
+        """Whether there was room for it. It reads seldom; of the steps, only the last one matters."""
+        with contextlib.suppress(BlockingIOError):
             os.write(self._commands, f"{word} {self._steps.number} {self._steps.session}\n".encode())
+            return True
+        return False
 
     def take(self) -> None:
-        """Take what it has written."""
+        """Take what it has written, and tell it of the end, if it does not know."""
+        if self._ends and not self._knows_end:
+            self._knows_end = self._tell("end")
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(self.file, 65536):
                 *lines, self._left = (self._left + piece).split(b"\n")
@@ -115,8 +121,7 @@ class Keeping:
             self.has_ended = True
         elif self._keepers < MAX_KEEPERS:
             self.begin()
-            if self._ends:
-                self._tell("end")
+            self.take()
         else:
             self.has_ended = True
             self._last = {**self._last, "error": FAILED}
