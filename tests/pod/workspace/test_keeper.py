@@ -1,8 +1,10 @@
 """The process that takes checkpoints."""
 
 import os
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 from agent_runs.pod.sidecar.workspace.scan import BLOCK
@@ -193,6 +195,18 @@ def test_a_file_that_is_deleted_while_it_is_sent_is_not_there(pod: Pod, run: Run
     service.before = lambda path: (pod.workspace / "a").unlink(missing_ok=True) if path == "missing" else None
     assert pod.keeper().step(1)["error"] is None
     assert set(run.tree()) == {"workspace", "workspace/b", "session", "session/opencode"}
+
+
+def test_many_databases_are_all_sent(pod: Pod) -> None:
+    for number in range(40):
+        with closing(sqlite3.connect(pod.session / f"{number}.db")) as made:
+            made.execute(f"create table pairs_{number} (a integer)")
+    line = pod.keeper().end()
+    assert (line["error"], line["warnings"]) == (None, [])
+    assert pod.restore()[0] == 0
+    for number in range(40):
+        with closing(sqlite3.connect(pod.session / f"{number}.db")) as read:
+            assert read.execute("select name from sqlite_master").fetchall() == [(f"pairs_{number}",)]
 
 
 def test_a_killed_keeper_leaves_whole_checkpoints(pod: Pod, run: Run, service: Service) -> None:

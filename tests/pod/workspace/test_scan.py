@@ -304,6 +304,15 @@ def test_a_database_that_is_exchanged_for_a_link_never_leads_out(
     assert min(copied, exchanged) > 20
 
 
+def test_many_databases_take_few_descriptors(session: Path, scanner: Scanner) -> None:
+    for number in range(100):
+        with closing(sqlite3.connect(session / f"{number}.db")) as made:
+            made.execute("create table pairs (a integer, b integer)")
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a folder that changes as it is listed
+    assert len(scanned(scanner)) == 103
+    assert len(os.listdir("/proc/self/fd")) - before <= scan.COPIES  # noqa: PTH208
+
+
 def test_a_python_without_sqlite_says_so(session: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
     with writing(session / "x.db"):
         pass

@@ -1,4 +1,4 @@
-"""The process that takes checkpoints: `python3 -I -S sidecar.pyz keep CONFIG`, with the lowest priority that matters.
+"""The process that takes checkpoints: `python3 -I -S sidecar.pyz keep CONFIG`.
 
 It reads lines from standard input: `step N SESSION` after a step of the agent, and `end N SESSION` once the agent has
 ended. It takes a checkpoint at the first step and then at most one in `interval` seconds; at the end the last one. It
@@ -22,6 +22,7 @@ from agent_runs.pod.sidecar.workspace.store import FENCED, MISSING, RETRY_SECOND
 INTERVAL = 10.0
 """Seconds from one checkpoint to the next."""
 NICE = 10
+"""Its priority, which is below the agent's and the sidecar's."""
 _COMMAND = re.compile(r"(step|end) ([0-9]{1,9}) (.*)")
 MAX_LINE = 3500
 """Bytes of a line: it is written at once, and is in the last frame."""

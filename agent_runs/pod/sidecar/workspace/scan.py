@@ -29,6 +29,8 @@ TRIES = 3
 """To read a file that does not change meanwhile."""
 KEPT = 64 * 1024 * 1024
 """Bytes of a file that are kept because it changes all the time."""
+COPIES = 16
+"""Of databases that are kept until they are sent; of the others another one is made then."""
 NAMED = 20
 """Things that were left out and are named."""
 NAME_LIMIT, REASON_LIMIT = 120, 200
@@ -230,6 +232,8 @@ class Scanner:
             about, content = os.fstat(file), file
             if is_database := path.startswith("session/") and database.is_database(file):
                 content = self._copies[path] = database.copy(folder, name, file)
+                if len(self._copies) > COPIES:
+                    os.close(self._copies.pop(next(iter(self._copies))))
             else:
                 wal = None
             now, size, blocks, settled = self._hash_settled(content, keep=keep)
