@@ -23,6 +23,7 @@ from agent_runs.contracts.messages import (
     StreamEnd,
     StreamLogs,
     StreamProgress,
+    WorkspaceEnd,
 )
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.contracts.updates import ASKED, BUDGET_WARNING, BudgetWarning, Question
@@ -31,7 +32,7 @@ from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import Failing, termination_cause
 from agent_runs.logs.buffer import Batch
 from agent_runs.logs.follower import Follower
-from agent_runs.logs.frames import with_peaks
+from agent_runs.logs.frames import WARNING_LIMIT, with_peaks
 from agent_runs.logs.questions import Questions
 from agent_runs.logs.silence import SilenceClock, SilenceLimits, SilenceProof
 from agent_runs.logs.stored_output import OutputMetrics, StoredOutput, gap_row, off_loop
@@ -40,6 +41,7 @@ from agent_runs.metrics.definitions import OUTPUT_GAPS
 from agent_runs.metrics.recorder import NOT_RECORDED, Recorder
 from agent_runs.paperclip.redaction import Redaction
 from agent_runs.transcript.agent_state import SUB_AGENT, AgentState
+from agent_runs.transcript.events import printable
 from agent_runs.transcript.lines import stored_size
 from agent_runs.transcript.store import TranscriptStore, Writer
 from agent_runs.transcript.verdict import SERVER_UNUSABLE
@@ -201,6 +203,7 @@ class StreamLogsActivity:
             early=follower.ended_early,
             rests=follower.ended_early and rests(follower),
             warnings=tuple(map(redaction.hide, (*follower.warnings, *unwatched))),
+            workspace=workspace_end(follower, redaction),
         )
 
     async def _store(
@@ -345,6 +348,20 @@ def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
         return end
     message = "; ".join(part for part in (end.message, redaction.hide(text)) if part)
     return end.model_copy(update={"runner_error": error, "message": message})
+
+
+def workspace_end(follower: Follower, redaction: Redaction) -> WorkspaceEnd | None:
+    """What the sidecar says of the carried workspace. The agent chooses the names of its files."""
+    last = follower.last.workspace if follower.last is not None else None
+    if last is None:
+        return None
+    return WorkspaceEnd(
+        number=last.number,
+        steps=last.steps,
+        warnings=tuple(redaction.hide(printable(each, WARNING_LIMIT)) for each in last.warnings),
+        error_code=last.error.code if last.error else None,
+        error=redaction.hide(last.error.message) if last.error else None,
+    )
 
 
 def without_secrets(end: ContainerEnd, redaction: Redaction) -> ContainerEnd:

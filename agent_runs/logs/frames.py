@@ -232,6 +232,28 @@ class Totals(msgspec.Struct, frozen=True):
     checksum: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] | None = None
 
 
+WARNING_LIMIT: Final = 400
+"""Characters of what is said of one file."""
+
+
+class WorkspaceError(msgspec.Struct, frozen=True):
+    """Why the last checkpoint was not taken."""
+
+    code: Annotated[str, msgspec.Meta(max_length=64)]
+    message: Annotated[str, msgspec.Meta(max_length=300)]
+
+
+class LastWorkspace(msgspec.Struct, frozen=True):
+    """What the sidecar says of the carried workspace; see `agent_runs.contracts.messages.WorkspaceEnd`."""
+
+    number: Count
+    steps: Count
+    warnings: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=WARNING_LIMIT)], ...], msgspec.Meta(max_length=21)
+    ] = ()
+    error: WorkspaceError | None = None
+
+
 class LastFrame(msgspec.Struct, frozen=True):
     """The sidecar's last frame.
 
@@ -253,6 +275,7 @@ class LastFrame(msgspec.Struct, frozen=True):
         memory_limit: of that container, bytes.
         disk: bytes that the output's volume took at the end.
         rests: OpenCode's server waits for the agent's next run, so its container has not ended.
+        workspace: where the carried workspace stands; None: it is not carried.
     """
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
@@ -267,6 +290,7 @@ class LastFrame(msgspec.Struct, frozen=True):
     memory_limit: Amount | None = None
     disk: Amount | None = None
     rests: bool = False
+    workspace: LastWorkspace | None = None
 
     @classmethod
     def parse(cls, payload: bytes) -> "LastFrame":

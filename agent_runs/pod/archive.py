@@ -18,6 +18,12 @@ command, *arguments = sys.argv[1:]
 if command == "run":
     from agent_runs.pod.sidecar.main import main
     main(*arguments)
+elif command == "keep":
+    from agent_runs.pod.sidecar.workspace.keeper import main
+    main(*arguments)
+elif command == "restore":
+    from agent_runs.pod.sidecar.workspace.restore import main
+    main(*arguments)
 else:
     from agent_runs.pod.sidecar.commands import main
     main(command, *arguments)

@@ -20,7 +20,7 @@ from activities.stream_logs import (
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Claimed, Ended, ParseTranscript, StreamLogs, StreamProgress
+from agent_runs.contracts.messages import Claimed, Ended, ParseTranscript, StreamLogs, StreamProgress, WorkspaceEnd
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
@@ -356,6 +356,18 @@ async def test_containers_whose_end_nobody_recorded_are_lost_infrastructure(
     end = await streamed(store, cluster)
     assert (end.failure and end.failure.code, cluster.deleted) == (code, code is not None)
     assert end.failure is None or end.failure.budget == "infrastructure"
+
+
+async def test_the_end_says_where_a_carried_workspace_stands(store: TranscriptStore) -> None:
+    said = {"number": 7, "steps": 3, "bytes": 10, "warnings": ["workspace/\x1b[31ma\u202e: left out: it is no file"]}
+    log = sidecars_log(ANSWER, workspace=said | {"error": {"code": "unavailable", "message": "HTTP 503: "}})
+    end = await streamed(store, one_read_of(ENDED, log=log))
+    warnings = ("workspace/a: left out: it is no file",)
+    error = "HTTP 503: "
+    assert end.workspace == WorkspaceEnd(number=7, steps=3, warnings=warnings, error_code="unavailable", error=error)
+    end = await streamed(store, one_read_of(ENDED, log=sidecars_log(ANSWER, workspace=said)))
+    assert end.workspace == WorkspaceEnd(number=7, steps=3, warnings=warnings)
+    assert (await streamed(store, one_read_of(ENDED, log=sidecars_log(ANSWER)))).workspace is None
 
 
 # errors of the runner

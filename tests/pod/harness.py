@@ -138,6 +138,7 @@ class Sidecar:
     wrapper: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     turn: Path | None = None
+    workspace: Path | None = None
 
     @property
     def out(self) -> Path:
@@ -156,9 +157,9 @@ class Sidecar:
             if new:
                 shutil.rmtree(folder, ignore_errors=True)  # a pod's folders are new
             folder.mkdir(exist_ok=True)
-        arguments = map(
-            str, ("run", self.out, self.control, self.tokens, self.max_unread, *([self.turn] if self.turn else []))
-        )
+        carried = ["--workspace", self.workspace] if self.workspace else []
+        turn = [self.turn] if self.turn else []
+        arguments = map(str, ("run", *carried, self.out, self.control, self.tokens, self.max_unread, *turn))
         return subprocess.Popen(
             [*self.wrapper, *self.argv(*arguments)], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

@@ -216,6 +216,9 @@ INVALID = [
     b'{"stdout":{"bytes":-1}}',
     b'{"stdout":{"checksum":"short"}}',
     b'{"error":"\xff"}',
+    b'{"workspace":{"number":-1,"steps":0}}',
+    b'{"workspace":{"number":1,"steps":0,"warnings":["%b"]}}' % (b"x" * 401),
+    b'{"workspace":{"number":1,"steps":0,"warnings":[%b"x"]}}' % (b'"x",' * 21),
 ]
 
 

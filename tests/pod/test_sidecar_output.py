@@ -167,7 +167,7 @@ def test_the_archive_has_all_of_h11_for_python_3_9_and_stays_small() -> None:
         for name in names:
             ast.parse(archive.read(name), feature_version=(3, 9))
     assert "Programming Language :: Python :: 3.9" in (metadata("h11").get_all("Classifier") or [])
-    assert len(sidecar_archive()) < 450_000  # of the 1 MiB of a Secret
+    assert len(sidecar_archive()) < 520_000  # of the 1 MiB of a Secret
 
 
 def test_what_a_program_writes_after_the_end_of_its_turn_is_in_no_figure_of_it(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """The program of the container `sidecar`.
 
-    python3 -I -S sidecar.pyz run OUTPUT CONTROL TOKENS MAX_UNREAD [TURN]   forwards an agent's output
+    python3 -I -S sidecar.pyz run [--workspace CONFIG] OUTPUT CONTROL TOKENS MAX_UNREAD [TURN]
+                                                                            forwards an agent's output
+    python3 -I -S sidecar.pyz restore CONFIG                                makes the folders of a carried workspace
+    python3 -I -S sidecar.pyz keep CONFIG                                   sends them (the process that `run` starts)
     python3 -I -S sidecar.pyz replay CONTROL FIRST LAST                     repeats frames that a reader missed
     python3 -I -S sidecar.pyz acknowledge CONTROL                           reports that all frames are stored
     python3 -I -S sidecar.pyz claim CONTROL                                 gives a server that rests its next turn
@@ -12,6 +15,8 @@ which is there once the runner may start; it holds the address of the API proxy,
 folder; TOKENS is that of the Secret with the token. With the variable PAPERCLIP_UPSTREAM_URL it is the agent's API
 proxy. With TURN, a JSON file, it also drives OpenCode's server (`driving`), and forwards what that writes of it instead
 of the agent's standard output. Claim, rotate and tell read JSON from standard input, its length in a first line.
+With CONFIG, a JSON file that the pod of a carried workspace has, checkpoints are taken (`workspace`), the last one once
+the agent has ended, and the last frame tells how that went.
 
 It ends last. When the runner has ended, in whatever way, it forwards the rest, writes the last frame, and waits until
 the pod is deleted (SIGTERM), all is acknowledged, or MAX_UNREAD seconds are over: until then its files can be read.
@@ -38,6 +43,7 @@ from agent_runs.pod.sidecar.output import Output
 from agent_runs.pod.sidecar.runner import Runner
 from agent_runs.pod.sidecar.upstream import UPSTREAM, Upstream
 from agent_runs.pod.sidecar.watching import Watch
+from agent_runs.pod.sidecar.workspace.keeping import Keeping
 
 READY, NO_ADDRESS = "ready", "none"
 NOT_DRIVEN = "the command line of OpenCode takes no message while it works"
@@ -53,12 +59,17 @@ RESTED_SECONDS = 5.0
 nobody would know whether it was taken."""
 RESTART_SECONDS = 1.0
 """Before an API proxy that failed ends, so that it is not replaced all the time. One that was killed is, at once."""
+STOPPED_SECONDS, LOOK_SECONDS = 6.0, 1.0
+"""For the last checkpoint of a pod that is to end: Kubernetes gives it 10 s after the agent's grace; and between looks
+at a keeper that has had no room for the word that the agent has ended."""
 
 
 class Sidecar:
     """Forwards until the runner has ended, then waits."""
 
-    def __init__(self, output: str, own: str, tokens: str, turn: str | None = None) -> None:
+    def __init__(
+        self, output: str, own: str, tokens: str, turn: str | None = None, workspace: str | None = None
+    ) -> None:
         self._stop_requested = False
         self._wake_reading = self._take_signals()
         self._runner = Runner(output)
@@ -66,12 +77,19 @@ class Sidecar:
         self._listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG) if self._upstream else None
         self._driving = Driving(output, own, turn, self.address, self._runner.has_ended) if turn else None
         self._has_claim = False
-        self._output = Output(output, _write, driven=self._driving.events if self._driving else None)
+        self._keeping = Keeping(workspace) if workspace and os.path.exists(workspace) else None
+        self._output = Output(
+            output,
+            _write,
+            driven=self._driving.events if self._driving else None,
+            seen=self._keeping.saw if self._keeping else None,
+        )
         self._control = Control(own, self._output.repeat, self._answer)
         self._own = own
         self._poll = select.poll()
         self._watch = Watch(self._output.files)
-        for file in (self._runner.file, self._control.file, self._wake_reading, self._watch.file):
+        kept = self._keeping.file if self._keeping else None
+        for file in (self._runner.file, self._control.file, self._wake_reading, self._watch.file, kept):
             if file is not None:
                 self._poll.register(file, select.POLLIN)
         self._tokens = tokens
@@ -99,18 +117,24 @@ class Sidecar:
 
     def run(self, max_unread: float) -> None:
         self._start_proxy()
+        if self._keeping:
+            self._keeping.begin()
         if self._driving:
             self._driving.begin()
         self._output.begin()
         if self._forward():
+            self._poll.unregister(self._runner.file)
             rested = self._output.has_ended
             if not rested:
                 self._end_turn()
                 self._settle()
+                self._end_workspace()
                 self._output.end(self._last_frame)
             self._stop_proxy()
             self._await_reader(max_unread, RESTED_SECONDS if rested else 0)
         self._stop_proxy()
+        if self._keeping:
+            self._keeping.kill()
 
     def _forward(self) -> bool:
         """Forward until the runner has ended; False if it never started and the pod is to end."""
@@ -190,6 +214,8 @@ class Sidecar:
         """Wait for an event, and see to everything that is not output."""
         self._poll.poll(None if seconds is None else int(seconds * 1000) + bool(seconds))
         self._watch.drain()
+        if self._keeping:
+            self._keeping.take()
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_reading, 1024):
                 pass
@@ -199,7 +225,12 @@ class Sidecar:
 
     def _collect_children(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            while True:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+                if not ended:
+                    break
+                if self._keeping:
+                    self._keeping.collect(ended, status)
                 if ended == self._proxy:
                     self._start_proxy()
                 elif self._driving and self._driving.has_ended(ended):
@@ -224,6 +255,20 @@ class Sidecar:
             if self._output.forward():
                 quiet_at = time.monotonic() + SETTLE_SECONDS
 
+    def _end_workspace(self) -> None:
+        """Have the last checkpoint taken. Who waits for the pod's end does not wait longer than Kubernetes does."""
+        if self._keeping is None:
+            return
+        self._keeping.end()
+        end = None
+        while not self._keeping.has_ended:
+            if self._stop_requested:
+                end = end or time.monotonic() + STOPPED_SECONDS
+            if end is not None and time.monotonic() > end:
+                self._keeping.kill()
+                break
+            self._wait(LOOK_SECONDS if end is None else max(min(end - time.monotonic(), LOOK_SECONDS), 0))
+
     def _last_frame(self) -> bytes:
         result = self._runner.result
         error = result.error
@@ -234,11 +279,11 @@ class Sidecar:
         frame = {**result.frame(), "error": error}
         if self._driving:
             frame = self._driving.judged(frame)
-        return json.dumps({**frame, "disk": self._output.disk_bytes, **self._output.totals()}).encode()
+        kept = {"workspace": self._keeping.last} if self._keeping else {}
+        return json.dumps({**frame, "disk": self._output.disk_bytes, **self._output.totals(), **kept}).encode()
 
     def _await_reader(self, max_unread: float, at_least: float) -> None:
         began = time.monotonic()
-        self._poll.unregister(self._runner.file)
         while not self._stop_requested:
             limit = at_least if self._control.acknowledged else max(max_unread, at_least)
             if (left := began + limit - time.monotonic()) <= 0:
@@ -288,14 +333,16 @@ def _publish(folder: str, *words: str) -> None:
     os.replace(f"{folder}/{READY}.new", f"{folder}/{READY}")
 
 
-def main(output: str, own: str, tokens: str, max_unread: str, turn: str | None = None) -> None:
+def main(*arguments: str) -> None:
     """Be the sidecar.
 
     Raises:
         OSError: a folder cannot be used.
         ValueError: Paperclip's address or an argument is unusable.
     """
+    workspace = arguments[1] if arguments[0] == "--workspace" else None
+    output, own, tokens, max_unread, *turn = arguments[2 if workspace else 0 :]
     limit = float(max_unread)
-    sidecar = Sidecar(output, own, tokens, turn)
+    sidecar = Sidecar(output, own, tokens, turn[0] if turn else None, workspace)
     _publish(output, *sidecar.ready)
     sidecar.run(limit)

@@ -117,6 +117,7 @@ class Output:
         write: takes frames; may block.
         clock: seconds, monotonic.
         driven: what a driver writes, in the place of the agent's standard output.
+        seen: takes what is forwarded of the standard output.
     """
 
     def __init__(
@@ -125,8 +126,10 @@ class Output:
         write: Callable[[bytes], None],
         clock: Callable[[], float] = time.monotonic,
         driven: Stream | None = None,
+        seen: Callable[[bytes], None] | None = None,
     ) -> None:
         self._folder = folder
+        self._seen = seen
         self._write = write
         self._clock = clock
         self._batches = Batches()
@@ -195,6 +198,8 @@ class Output:
         stream.open = encoded.open
         stream.partial_since = None
         self._write(encoded.text)
+        if self._seen is not None and kind == 0:
+            self._seen(data[: encoded.used])
         return True
 
     def _waited_long(self, stream: Stream) -> bool:
