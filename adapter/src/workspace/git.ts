@@ -131,14 +131,28 @@ export async function takeCommits(
     const localObjects = await run(git, folder, "rev-parse", "--path-format=absolute", "--git-path", "objects");
     await writeFile(join(bare, "objects", "info", "alternates"), `${localObjects}\n`);
     await writeFile(join(bare, "HEAD"), `${head}\n`);
-    const fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance"];
+    const fetch = [
+      "fetch",
+      "--quiet",
+      "--no-tags",
+      "--no-write-fetch-head",
+      "--no-auto-maintenance",
+      "--no-recurse-submodules",
+    ];
     if (local === undefined) fetch.push("--update-shallow");
     await run(git, folder, "-c", "fetch.fsckObjects=true", ...fetch, bare, "HEAD");
     if (local === undefined) await run(git, folder, "update-ref", "HEAD", head, NO_COMMIT);
-    else if (known) await git.integrateImportedGitHead({ localDir: folder, importedHead: head });
-    else await run(git, folder, "merge-base", "--is-ancestor", head, "HEAD");
+    else if (known && !(await isGrafted(git, folder, head)))
+      await git.integrateImportedGitHead({ localDir: folder, importedHead: head });
+    else if (!known) await run(git, folder, "merge-base", "--is-ancestor", head, "HEAD");
     await moveIndex(git, folder, before);
   });
+}
+
+/** Whether Paperclip's helper has put the commit's tree on top of HEAD before: it would do so again. */
+async function isGrafted(git: Git, folder: string, head: string): Promise<boolean> {
+  const text = ` graft ${head.slice(0, 12)}: `;
+  return (await run(git, folder, "log", "-1", "--format=%H", "--fixed-strings", `--grep=${text}`, "HEAD")) !== "";
 }
 
 /** The index of a HEAD that has moved; what was staged stays so where the agent's commits do not change it. */
