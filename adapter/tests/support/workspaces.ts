@@ -1,24 +1,12 @@
 /** A real workspace service, folders and Git repositories, and a stand-in for the pod, whose files are in a folder. */
 
-import { execFileSync, spawn } from "node:child_process";
-import { randomUUID } from "node:crypto";
+import { type ChildProcessByStdio, execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
-import {
-  chmod,
-  lstat,
-  mkdir,
-  readdir,
-  readFile,
-  readlink,
-  rename,
-  rm,
-  stat,
-  symlink,
-  writeFile,
-} from "node:fs/promises";
+import { chmod, lstat, mkdir, readdir, readFile, readlink, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
+import type { Readable, Writable } from "node:stream";
 import { deflateSync } from "node:zlib";
 import { afterAll, beforeAll } from "vitest";
 import { OutageLog, RunLog } from "../../src/log.ts";
@@ -28,7 +16,7 @@ import { mint, runName } from "../../src/tokens.ts";
 import { type Carried, carriedFolder } from "../../src/workspace/carried.ts";
 import { Store } from "../../src/workspace/store.ts";
 import { contentOf, type Entry, scan } from "../../src/workspace/tree.ts";
-import { PYTHON } from "./stack.ts";
+import { aRequest, PYTHON, type Request } from "./stack.ts";
 
 const ROOT = join(import.meta.dirname, "..", "..", "..");
 const INSTALLED = join(ROOT, ".cache", "paperclip");
@@ -51,25 +39,32 @@ export interface Service {
 /** A service for all tests of a file. */
 export function workspaceService(...limits: number[]): Service {
   const service = {} as Service;
-  const folder = temporary();
-  let stop = () => {};
   beforeAll(async () => {
-    const program = join(import.meta.dirname, "..", "workspace_service.py");
-    const child = spawn(PYTHON, [program, folder, ...limits.map(String)], {
-      cwd: ROOT,
-      env: { ...process.env, PYTHONPATH: ROOT },
-      stdio: ["pipe", "pipe", "inherit"],
-    });
-    stop = () => child.stdin.end();
-    service.url = await new Promise<string>((resolve, reject) => {
-      createInterface({ input: child.stdout }).once("line", resolve);
-      child.once("exit", (code) => reject(new Error(`the service exited with ${code}`)));
-    });
-    service.keyFile = join(folder, "key.json");
+    Object.assign(service, await startService(temporary(), limits));
   });
-  afterAll(() => stop());
   return service;
 }
+
+/** A service with its files in this folder, which ends with the test file. */
+export async function startService(folder: string, limits: number[] = []): Promise<Service> {
+  const program = join(import.meta.dirname, "..", "workspace_service.py");
+  const child = spawn(PYTHON, [program, folder, ...limits.map(String)], {
+    cwd: ROOT,
+    env: { ...process.env, PYTHONPATH: ROOT },
+    stdio: ["pipe", "pipe", "inherit"],
+  });
+  services.push(child);
+  const url = await new Promise<string>((resolve, reject) => {
+    createInterface({ input: child.stdout }).once("line", resolve);
+    child.once("exit", (code) => reject(new Error(`the service exited with ${code}`)));
+  });
+  return { url, keyFile: join(folder, "key.json") };
+}
+
+const services: ChildProcessByStdio<Writable, Readable, null>[] = [];
+afterAll(() => {
+  for (const child of services) child.stdin.end();
+});
 
 const folders: string[] = [];
 afterAll(() => {
@@ -127,8 +122,8 @@ export async function contents(folder: string, withGit = false): Promise<{ [path
 
 /** One run: its folder on Paperclip's side, and the agent's in the pod. */
 export class Case {
-  readonly runId = randomUUID();
-  readonly agent = { id: randomUUID(), companyId: "acme", name: "Ada", adapterType: null };
+  readonly runId: string;
+  readonly agent: { id: string; companyId: string; name: string; adapterType: string | null };
   readonly pod = temporary();
   readonly lines: string[] = [];
   readonly #service: Service;
@@ -136,7 +131,15 @@ export class Case {
   readonly #config: object;
   readonly #helpers: PaperclipHelpers;
 
-  constructor(service: Service, folder: string, helpers: PaperclipHelpers = {}, config: object = {}) {
+  constructor(
+    service: Service,
+    folder: string,
+    helpers: PaperclipHelpers = {},
+    config: object = {},
+    request: Pick<Request, "runId" | "agent"> = aRequest(),
+  ) {
+    this.runId = request.runId;
+    this.agent = request.agent;
     this.#service = service;
     this.#folder = folder;
     this.#helpers = helpers;
@@ -221,5 +224,3 @@ export class Case {
     if (!response.ok) throw new Error(await response.text());
   }
 }
-
-export { rename, stat };
