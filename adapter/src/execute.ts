@@ -197,8 +197,8 @@ class Execution {
       const outage = new OutageLog(this.#log, "the workspace service answers again");
       const parts = { settings: this.#settings, helpers: this.#helpers, log: this.#log, outage };
       this.#carried = await carriedFolder(this.#ctx, parts, this.#signal);
-      if (this.#carried?.goesOut)
-        wake.beforeStart = this.#carried.out.bind(this.#carried, this.#ctx.runId, this.#signal);
+      const out = this.#carried?.out;
+      if (out) wake.beforeStart = () => out(this.#ctx.runId);
       const ticket =
         this.#settings.onBusy === "wait"
           ? await attachWhenFree(this.#temporal, wake, onBusy, options, progress)

@@ -120,7 +120,7 @@ test.each([
 describe("whether a folder is carried", () => {
   const folder = temporary();
   test("as the configuration says, and without as the service says", async () => {
-    const goesOut = async (config: object) => (await new Case(service, folder, {}, config).carried()).goesOut;
+    const goesOut = async (config: object) => (await new Case(service, folder, {}, config).carried()).out !== undefined;
     expect(await goesOut({})).toBe(true);
     expect(await goesOut({ workspace: "" })).toBe(true);
     expect(await goesOut({ workspace: "carried" })).toBe(true);

@@ -12,16 +12,14 @@ import type { PaperclipHelpers } from "../paperclip-helpers.ts";
 import type { Settings } from "../settings.ts";
 import { runName, workspaceToken } from "../tokens.ts";
 import { Aborted, throwIfAborted } from "../waits.ts";
-import { gitFolder, gitOf, repositories, takeCommits, withTemporary } from "./git.ts";
+import { type Blocks, gitFolder, gitOf, repositories, takeCommits, withTemporary } from "./git.ts";
 import { applyChanges } from "./merge.ts";
-import { limitsOf, type Options, Store, StoreError } from "./store.ts";
-import { absent, Changed, type Limits, matcher, ROOT, type Scan, scan } from "./tree.ts";
+import { limitsOf, type Recorded, Store, StoreError } from "./store.ts";
+import { absent, Changed, FIELD, type Limits, matcher, ROOT, scan } from "./tree.ts";
 
-/** For a service that need not be there. */
+/** For a service that need not keep workspaces. */
 const OPTIONAL_PATIENCE_MS = 10_000;
 const SCANS = 3;
-const STORELESS =
-  "is carried, for which the service at AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL needs AGENT_RUNS_WORKSPACE_STORE";
 const NAMED = 5;
 
 /** The folder could not be sent: nothing was started. */
@@ -40,46 +38,145 @@ export class NotReturned extends Error {
   override readonly name = "NotReturned";
 }
 
-/** The limits of a carried folder; undefined if this agent's is not carried, by its configuration or the service's. */
-async function limitsFor(config: unknown, base: string, options: Options): Promise<Limits | undefined> {
-  const { workspace } = objectOf(config);
-  if (workspace !== "carried" && !["", null, undefined].includes(workspace as "")) return undefined;
-  if (workspace !== "carried")
-    return await limitsOf(base, { ...options, patience: OPTIONAL_PATIENCE_MS }).catch(unknown);
-  const limits = await limitsOf(base, options).catch(notSent);
-  if (limits === undefined) throw new ConfigurationError({ field: "config.workspace", remedy: STORELESS });
-  return limits;
-}
-
-/** A service that does not answer is the transcripts' only, as far as can be known. */
-function unknown(error: unknown): undefined {
-  if (!(error instanceof StoreError)) throw error;
+export interface Carried {
+  /** Sends the folder, before the run of this id starts; rejects with `NotSent`. Undefined: it is not carried. */
+  out?(runId: string): Promise<void>;
+  /** Takes back what the agent of this run has done, unless that is done. Rejects with `NotReturned` or `Aborted`. */
+  back(runId: string, signal?: AbortSignal): Promise<void>;
 }
 
 type Host = Pick<AdapterExecutionContext, "agent" | "config" | "context">;
 type Parts = { settings: Settings; helpers: PaperclipHelpers; log: RunLog; outage: OutageLog };
 
-/** The folder of a run; undefined if Paperclip names none. Rejects as `out` does. */
-export async function carriedFolder(host: Host, parts: Parts, signal?: AbortSignal): Promise<Carried | undefined> {
-  const base = parts.settings.transcriptsUrl?.replace(/\/+$/, "");
-  const { workspace, workspaceIgnore } = objectOf(host.config);
-  const { cwd } = objectOf(objectOf(host.context).paperclipWorkspace);
-  if (workspace === "carried" && base === undefined)
-    throw new ConfigurationError({ field: "config.workspace", remedy: STORELESS });
+/**
+ * The folder of a run; undefined if Paperclip names none. By the configuration it is carried or not; without one it is
+ * carried where the service keeps workspaces.
+ *
+ * Rejects with `ConfigurationError`, `NotSent` or `Aborted`.
+ */
+export async function carriedFolder(
+  { agent, config, context }: Host,
+  { settings, helpers, log, outage }: Parts,
+  signal?: AbortSignal,
+): Promise<Carried | undefined> {
+  const { workspace, workspaceIgnore } = objectOf(config);
+  const { cwd } = objectOf(objectOf(context).paperclipWorkspace);
+  const ignored = matcher(workspaceIgnore);
+  const asked = workspace === "carried";
+  const base = settings.transcriptsUrl?.replace(/\/+$/, "");
+  const limits = await limitsAt(base);
+  if (asked && limits === undefined) {
+    const remedy =
+      "is carried, for which AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL has to name a service with AGENT_RUNS_WORKSPACE_STORE";
+    throw new ConfigurationError({ field: "config.workspace", remedy });
+  }
   if (base === undefined || typeof cwd !== "string" || cwd === "") return undefined;
-  const limits = await limitsFor(host.config, base, { outage: parts.outage, signal });
-  return new Carried(base, cwd, limits, matcher(workspaceIgnore), host, parts);
+  return { out: limits && ((runId) => out(runId, limits)), back };
+
+  /** A service that does not answer keeps no workspaces, as far as can be known. */
+  async function limitsAt(url: string | undefined): Promise<Limits | undefined> {
+    if (url === undefined || !(asked || !workspace)) return undefined;
+    return await limitsOf(url, { outage, signal, patience: asked ? undefined : OPTIONAL_PATIENCE_MS }).catch(
+      (error) => {
+        if (asked || !(error instanceof StoreError)) throw notSent(error);
+        return undefined;
+      },
+    );
+  }
+
+  function storeOf(runId: string, signal?: AbortSignal): Store {
+    const token = () => workspaceToken(runName(agent.id, runId), agent.companyId, settings);
+    return new Store(`${base}`, token, { signal, outage });
+  }
+
+  async function out(runId: string, limits: Limits): Promise<void> {
+    const store = storeOf(runId, signal);
+    const send = (folder: string) =>
+      withTemporary(async (temporary) => {
+        const git = (place: string, path: string) => gitFolder(gitOf(helpers), place, path, temporary);
+        const scanned = await scan(folder, ignored, limits, git);
+        return { ...scanned, sent: await store.send(scanned) };
+      });
+    const again = (error: unknown) => error instanceof Changed;
+    const sent = alone(`${cwd}`, (folder) => repeated(() => send(folder), again, SCANS));
+    const { files, bytes, ...scanned } = await sent.catch((error) => Promise.reject(notSent(error)));
+    await log.status(`the workspace went out: ${files} files, ${bytes} bytes, of which ${scanned.sent} were sent`);
+  }
+
+  async function back(runId: string, signal?: AbortSignal): Promise<void> {
+    const store = storeOf(runId, signal);
+    const problems = await lastTrees(store)
+      .then((trees) => trees && alone(`${cwd}`, (root) => takeBack(root, trees, store, runId, signal)))
+      .catch((error: unknown) => {
+        throwIfAborted(signal);
+        return [reasonOf(error)];
+      });
+    if (!problems?.length) return;
+    const more = problems.length > NAMED ? `, and ${problems.length - NAMED} more` : "";
+    const command = `agent-runs workspace ${runId} --into DIR`;
+    throw new NotReturned(
+      `${problems.slice(0, NAMED).join(", ")}${more}. \`${command}\` writes all that the agent left`,
+    );
+  }
+
+  /** What did not come back as the agent left it. */
+  async function takeBack(root: string, { out, end }: Trees, store: Store, runId: string, signal?: AbortSignal) {
+    const [base, theirs] = [out.tree, end.tree];
+    const [baseBlocks, theirBlocks] = [out, end].map(({ number }) => store.blocks.bind(store, number)) as [
+      Blocks,
+      Blocks,
+    ];
+    const failed: string[] = [];
+    const takeAll = async (known: boolean) => {
+      for (const path of repositories(theirs)) {
+        if (ignored(path) || base.has(`${path}/.git`) !== known) continue;
+        const change = { git: gitOf(helpers), base, theirs, baseBlocks, theirBlocks };
+        await takeCommits(change, path, join(root, path.slice(ROOT.length + 1))).catch((error: unknown) => {
+          throwIfAborted(signal);
+          failed.push(`the commits of ${JSON.stringify(path)} (${reasonOf(error)})`);
+        });
+      }
+    };
+    await takeAll(true);
+    const suffix = `agent-${runId.slice(0, 8)}`;
+    const change = { root, base, theirs, suffix, ignored, blocks: theirBlocks };
+    const { files, bytes, conflicts } = await applyChanges(change);
+    await takeAll(false); // in folders that are here only now
+    if (failed.length === 0) await store.returned(end.number);
+    const note = conflicts.length > 0 ? `; ${conflicts.length} were changed here, too: *.${suffix}` : "";
+    await log.status(`the workspace came back: ${files} files, ${bytes} bytes${note}`);
+    const names = conflicts.map((path) => JSON.stringify(path.slice(ROOT.length + 1)));
+    return [...failed, ...names.map((name) => `${name} was changed here and by the agent, whose is beside it`)];
+  }
 }
 
-function notSent(error: unknown): never {
-  if (error instanceof ConfigurationError || error instanceof Aborted) throw error;
-  throw new NotSent(error);
+type Trees = { out: Recorded; end: Recorded };
+
+/** What went out, and the last that the agent left; undefined if it left nothing, or that is back. */
+async function lastTrees(store: Store): Promise<Trees | undefined> {
+  const last = await store.last();
+  if (last === undefined || last.kind === "out" || last.kind === "returned") return undefined;
+  const found = last.kind === "begin" ? [await store.last("end"), await store.last("checkpoint")] : [last];
+  const end = found.filter((each) => each !== undefined).sort((a, b) => b.number - a.number)[0];
+  const out = await store.last("out");
+  return out && end && { out, end };
+}
+
+function notSent(error: unknown): unknown {
+  return error instanceof ConfigurationError || error instanceof Aborted ? error : new NotSent(error);
 }
 
 /** Of Git what it said. */
 function reasonOf(error: unknown): string {
   const { stderr, message } = error as Error & { stderr?: string };
   return stderr?.trim() || message;
+}
+
+async function repeated<T>(work: () => Promise<T>, again: (error: unknown) => boolean, times: number): Promise<T> {
+  return await work().catch((error) => {
+    if (times > 1 && again(error)) return repeated(work, again, times - 1);
+    throw error;
+  });
 }
 
 /** The last use of each folder. */
@@ -90,125 +187,9 @@ async function alone<T>(cwd: string, work: (folder: string) => Promise<T>): Prom
   const folder = await realpath(cwd).catch(absent);
   if (folder === undefined || !(await stat(folder)).isDirectory()) {
     const remedy = `names ${JSON.stringify(cwd)}, which is no folder: make it, or choose another one for the project`;
-    throw new ConfigurationError({ field: "context.paperclipWorkspace.cwd", remedy });
+    throw new ConfigurationError({ field: FIELD, remedy });
   }
-  const result = (inUse.get(folder) ?? Promise.resolve()).then(() => work(folder));
-  const ended: Promise<void> = result.then(
-    () => undefined,
-    () => undefined,
-  );
-  inUse.set(folder, ended);
-  void ended.then(() => inUse.get(folder) === ended && inUse.delete(folder));
-  return await result;
-}
-
-export class Carried {
-  readonly #base: string;
-  readonly #cwd: string;
-  readonly #limits: Limits | undefined;
-  readonly #ignored: (path: string) => boolean;
-  readonly #host: Host;
-  readonly #parts: Parts;
-
-  constructor(
-    base: string,
-    cwd: string,
-    limits: Limits | undefined,
-    ignored: (path: string) => boolean,
-    host: Host,
-    parts: Parts,
-  ) {
-    this.#base = base;
-    this.#cwd = cwd;
-    this.#limits = limits;
-    this.#ignored = ignored;
-    this.#host = host;
-    this.#parts = parts;
-  }
-
-  get goesOut(): boolean {
-    return this.#limits !== undefined;
-  }
-
-  #store(runId: string, signal?: AbortSignal): Store {
-    const { id, companyId } = this.#host.agent;
-    const token = () => workspaceToken(runName(id, runId), companyId, this.#parts.settings);
-    return new Store(this.#base, token, { signal, outage: this.#parts.outage });
-  }
-
-  /** Sends the folder, before the run of this id starts. Rejects with `ConfigurationError`, `NotSent` or `Aborted`. */
-  async out(runId: string, signal?: AbortSignal): Promise<void> {
-    const store = this.#store(runId, signal);
-    const limits = this.#limits ?? { bytes: null, entries: null };
-    const { files, bytes, sent } = await alone(this.#cwd, (folder) => this.#send(folder, store, limits)).catch(notSent);
-    await this.#parts.log.status(`the workspace went out: ${files} files, ${bytes} bytes, of which ${sent} were sent`);
-  }
-
-  async #send(folder: string, store: Store, limits: Limits, left = SCANS): Promise<Scan & { sent: number }> {
-    try {
-      return await withTemporary(async (temporary) => {
-        const git = (place: string, path: string) => gitFolder(gitOf(this.#parts.helpers), place, path, temporary);
-        const scanned = await scan(folder, this.#ignored, limits, git);
-        return { ...scanned, sent: await store.send(scanned) };
-      });
-    } catch (error) {
-      if (error instanceof Changed && left > 1) return await this.#send(folder, store, limits, left - 1);
-      throw error;
-    }
-  }
-
-  /** Takes back what the agent of this run has done, unless that is done. Rejects with `NotReturned` or `Aborted`. */
-  async back(runId: string, signal?: AbortSignal): Promise<void> {
-    const store = this.#store(runId, signal);
-    const problems = await this.#takeBack(store, runId, signal).catch((error: unknown) => {
-      throwIfAborted(signal);
-      return [reasonOf(error)];
-    });
-    if (problems.length === 0) return;
-    const more = problems.length > NAMED ? `, and ${problems.length - NAMED} more` : "";
-    const command = `agent-runs workspace ${runId} --into DIR`;
-    throw new NotReturned(
-      `${problems.slice(0, NAMED).join(", ")}${more}. \`${command}\` writes all that the agent left`,
-    );
-  }
-
-  /** What did not come back as the agent left it. */
-  async #takeBack(store: Store, runId: string, signal?: AbortSignal): Promise<string[]> {
-    const last = await store.last();
-    if (last === undefined || last.kind === "out" || last.kind === "returned") return [];
-    const begun = last.kind === "begin" ? [await store.last("end"), await store.last("checkpoint")] : [last];
-    const end = begun.filter((each) => each !== undefined).sort((a, b) => b.number - a.number)[0];
-    const out = await store.last("out");
-    if (end === undefined || out === undefined) return [];
-    return await alone(this.#cwd, async (root) => {
-      const [base, theirs] = [out.tree, end.tree];
-      const git = repositories(theirs).map((path) => ({ path, folder: join(root, path.slice(ROOT.length + 1)) }));
-      const theirBlocks = (names: readonly string[]) => store.blocks(end.number, names);
-      const baseBlocks = (names: readonly string[]) => store.blocks(out.number, names);
-      const failed: string[] = [];
-      const take = async (known: boolean) => {
-        for (const { path, folder } of git) {
-          if (this.#ignored(path) || base.has(`${path}/.git`) !== known) continue;
-          throwIfAborted(signal);
-          const change = { git: gitOf(this.#parts.helpers), base, theirs, baseBlocks, theirBlocks };
-          const same = (await realpath(folder).catch(absent)) === folder;
-          const taken = same ? takeCommits(change, path, folder) : Promise.reject(new Error("the folder is not there"));
-          await taken.catch((error: unknown) => {
-            throwIfAborted(signal);
-            failed.push(`the commits of ${JSON.stringify(path)} (${reasonOf(error)})`);
-          });
-        }
-      };
-      await take(true);
-      const suffix = `agent-${runId.slice(0, 8)}`;
-      const change = { root, base, theirs, suffix, ignored: this.#ignored, blocks: theirBlocks };
-      const { files, bytes, conflicts } = await applyChanges(change);
-      await take(false);
-      if (failed.length === 0) await store.returned(end.number);
-      const entries = conflicts.map((path) => JSON.stringify(path.slice(ROOT.length + 1)));
-      const note = entries.length > 0 ? `; ${entries.length} were changed here, too: *.${suffix}` : "";
-      await this.#parts.log.status(`the workspace came back: ${files} files, ${bytes} bytes${note}`);
-      return [...failed, ...entries.map((path) => `${path} was changed here and by the agent, whose is beside it`)];
-    });
-  }
+  const result = (inUse.get(folder) ?? Promise.resolve()).catch(() => undefined).then(() => work(folder));
+  inUse.set(folder, result);
+  return await result.finally(() => inUse.get(folder) === result && inUse.delete(folder));
 }

@@ -6,12 +6,12 @@
  * read from a repository of our own, and nothing else is taken. Source of what the helpers do: Paperclip 2026.916.1, read.
  */
 
-import { mkdir, mkdtemp, rename, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, realpath, rename, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { ConfigurationError } from "../errors.ts";
 import type { PaperclipHelpers } from "../paperclip-helpers.ts";
-import { type Entry, type File, isGits, same, writeContent } from "./tree.ts";
+import { absent, type Entry, FIELD, type File, isGits, same, writeContent } from "./tree.ts";
 
 const OPTIONS = { timeout: 120_000, maxBuffer: 1024 * 1024 };
 const REFERENCES = /^(?:HEAD|packed-refs|shallow|refs\/.+)$/;
@@ -26,13 +26,13 @@ const NEEDED = [
 const NO_COMMIT = "0".repeat(40);
 
 type Git = Required<Pick<PaperclipHelpers, (typeof NEEDED)[number]>>;
-type Blocks = (names: readonly string[]) => AsyncGenerator<Buffer, void>;
+export type Blocks = (names: readonly string[]) => AsyncGenerator<Buffer, void>;
 
 export function gitOf(helpers: PaperclipHelpers): Git {
   const missing = NEEDED.filter((name) => helpers[name] === undefined);
   if (missing.length === 0) return helpers as Git;
   const remedy = `is a Git repository, for which this Paperclip has no ${missing.join(", ")}: use Paperclip 2026.916 or later`;
-  throw new ConfigurationError({ field: "context.paperclipWorkspace.cwd", remedy });
+  throw new ConfigurationError({ field: FIELD, remedy });
 }
 
 /** Calls `work` with a folder that is there until then. */
@@ -65,7 +65,7 @@ export async function gitFolder(git: Git, folder: string, path: string, temporar
   const fault = own !== "" ? "is no repository that Git can read" : sparse === "true" && "is a sparse checkout";
   if (fault) {
     const remedy = `has ${JSON.stringify(`${path}/.git`)}, which ${fault}: correct that, or leave it out with config.workspaceIgnore`;
-    throw new ConfigurationError({ field: "context.paperclipWorkspace.cwd", remedy });
+    throw new ConfigurationError({ field: FIELD, remedy });
   }
   const target = await mkdtemp(join(temporary, "git-"));
   const [headCommit, branchName] = [await headOf(git, folder), await branchOf(git, folder)];
@@ -105,6 +105,7 @@ export async function takeCommits(
   path: string,
   folder: string,
 ) {
+  if ((await realpath(folder).catch(absent)) !== folder) throw new Error("the folder is not there");
   await withTemporary(async (temporary) => {
     const unpacked = async (name: string, tree: typeof base, blocks: Blocks) => {
       const bare = join(temporary, name);

@@ -18,7 +18,8 @@ export const ROOT = "workspace";
 const MAX_PATH = 4096;
 const FILES_AT_ONCE = 8;
 const NAMED = 5;
-const FIELD = "context.paperclipWorkspace.cwd";
+/** What a person has chosen the folder by. */
+export const FIELD = "context.paperclipWorkspace.cwd";
 /** Opening a named pipe must not wait; a link is not followed. */
 const FLAGS = constants.O_RDONLY | constants.O_NONBLOCK | constants.O_NOCTTY | constants.O_NOFOLLOW;
 

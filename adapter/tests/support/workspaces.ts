@@ -162,7 +162,7 @@ export class Case {
 
   /** Sends the folder, and makes it in the pod. */
   async out(): Promise<void> {
-    await (await this.carried()).out(this.runId);
+    await (await this.carried()).out?.(this.runId);
     await this.restore();
   }
 
