@@ -215,7 +215,25 @@ describe.skipIf(PAPERCLIP === undefined)("a repository", () => {
     await each.end();
     await each.back();
     expect(git(join(folder, "cloned"), "rev-parse", "HEAD")).toBe(head);
+    expect(git(join(folder, "cloned"), "log", "--format=%s")).toBe("second");
+    expect(git(join(folder, "cloned"), "fsck")).toBe("");
     expect(git(join(folder, "cloned"), "status", "--porcelain")).toBe("");
+  });
+
+  test("does not get commits whose history the agent has left out", async () => {
+    const folder = repository({ a: "1" });
+    const upstream = repository({ b: "1" });
+    put(upstream, "b", "2");
+    commit(upstream, "second");
+    const head = git(folder, "rev-parse", "HEAD");
+    const each = await run(folder);
+    git(each.pod, "fetch", "-q", "--depth=1", `file://${upstream}`, "main");
+    git(each.pod, "merge", "-q", "--allow-unrelated-histories", "-m", "merged", "FETCH_HEAD");
+    await each.end();
+    await expect(each.back()).rejects.toThrow('the commits of "workspace" (');
+    expect(git(folder, "rev-parse", "HEAD")).toBe(head);
+    expect(git(folder, "log", "--format=%s")).toBe("first");
+    expect(await contents(folder)).toEqual({ a: "644 1", b: "644 2" });
   });
 
   test("runs nothing that the agent has put into its .git", async () => {

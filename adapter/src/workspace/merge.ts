@@ -90,13 +90,6 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
     if (place !== direct(entry.path)) conflicts.add(entry.path);
   }
 
-  /** False: the local one was changed meanwhile. */
-  async function replace(place: string, ours: Found, temporary: string): Promise<boolean> {
-    if (!same(await oursAt(place, ""), ours)) return false;
-    await rename(temporary, place);
-    return true;
-  }
-
   async function add(entry: Exclude<Entry, { kind: "dir" }>, content: AsyncGenerator<Buffer, void>): Promise<void> {
     const { path } = entry;
     const was = base.get(path)?.kind === "dir" ? undefined : base.get(path);
@@ -108,15 +101,16 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
       await rm(temporary, { force: true });
       await symlink(entry.target, temporary);
     }
-    for (let n = 0, done = false; !done; ) {
+    for (let n = 0; ; n++) {
       const own = await placeOf(path);
       const place = n === 0 ? own : beside(own, n);
       const ours = await oursAt(place, path);
       const conflict = n > 0 || own !== direct(path);
       if (conflict) conflicts.add(path);
       if (same(ours, entry)) break;
-      if (same(ours, conflict ? undefined : was)) done = await replace(place, ours, temporary);
-      else n += 1;
+      if (!same(ours, conflict ? undefined : was)) continue;
+      await rename(temporary, place);
+      break;
     }
     await rm(temporary, { force: true });
   }
