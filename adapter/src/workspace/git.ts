@@ -142,6 +142,8 @@ export async function takeCommits(
     ];
     if (local === undefined) fetch.push("--update-shallow");
     await run(git, folder, "-c", "fetch.fsckObjects=true", ...fetch, bare, "HEAD");
+    // Git takes a commit without its parents from a shallow repository, and the helper would move HEAD to it
+    await run(git, folder, "rev-list", "--quiet", head, ...(local ? ["--not", local] : []));
     if (local === undefined) await run(git, folder, "update-ref", "HEAD", head, NO_COMMIT);
     else if (known && !(await isGrafted(git, folder, head)))
       await git.integrateImportedGitHead({ localDir: folder, importedHead: head });
