@@ -3,16 +3,43 @@
 import { execFileSync } from "node:child_process";
 import { chmodSync, existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { rename } from "node:fs/promises";
+import { createServer as createHttpServer } from "node:http";
 import { createServer } from "node:net";
 import { join } from "node:path";
-import { describe, expect, test } from "vitest";
+import { buffer } from "node:stream/consumers";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { ConfigurationError } from "../src/errors.ts";
+import { Aborted } from "../src/waits.ts";
 import { NotReturned } from "../src/workspace/carried.ts";
 import { matcher } from "../src/workspace/tree.ts";
+import { listening } from "./support/stack.ts";
 import { Case, contents, put, temporary, workspaceService } from "./support/workspaces.ts";
 
 const service = workspaceService();
 const small = workspaceService(1000, 5);
+
+/** Passes requests on, but for those that `onRequest` gives a status of its own. */
+const proxy = { url: "", onRequest: (_: number): number | undefined => undefined };
+const passing = createHttpServer(async (incoming, outgoing) => {
+  seen += 1;
+  const body = await buffer(incoming);
+  const status = proxy.onRequest(seen);
+  if (status !== undefined) return void outgoing.writeHead(status).end();
+  const { method = "GET", headers } = incoming;
+  const passed = { ...headers } as Record<string, string>;
+  for (const name of ["host", "connection", "content-length"]) delete passed[name];
+  const init = { method, headers: passed, body: method === "POST" ? body : undefined };
+  const answer = await fetch(`${service.url}${incoming.url}`, init);
+  outgoing.writeHead(answer.status, Object.fromEntries(answer.headers)).end(Buffer.from(await answer.arrayBuffer()));
+});
+let seen = 0;
+beforeAll(async () => {
+  proxy.url = `http://127.0.0.1:${await listening(passing)}`;
+});
+afterAll(() => {
+  passing.closeAllConnections();
+  passing.close();
+});
 
 function folderOf(files: { [path: string]: string }): string {
   const folder = temporary();
@@ -54,6 +81,16 @@ describe("out", () => {
     const again = new Case(service, folder);
     await again.out();
     expect(again.lines.join()).toContain("5000 bytes, of which 0 were sent");
+  });
+
+  test("a service that does not answer for a while is waited for", async () => {
+    const folder = folderOf({ a: "one" });
+    const run = new Case({ ...service, url: proxy.url }, folder);
+    const begun = seen;
+    proxy.onRequest = (n) => (n < begun + 4 ? 503 : undefined);
+    await run.out();
+    expect(await contents(run.pod)).toEqual(await contents(folder));
+    expect(run.lines.join()).toContain("cannot be reached (it answers 503)");
   });
 
   test("a socket, a named pipe and a name that is no UTF-8 are refused by name", async () => {
@@ -214,6 +251,31 @@ describe("back", () => {
     await each.end(); // the ledger's last entry is no `returned`, as if it had not been written
     await expect(each.back()).rejects.toThrow('"b"');
     expect(await contents(folder)).toEqual(after);
+  });
+
+  test("cut off at any request, the same again ends as it would have without", async () => {
+    const folder = folderOf({ a: "1", b: "1", "c/d": "1" });
+    const each = new Case({ ...service, url: proxy.url }, folder);
+    await each.out();
+    for (const name of ["a", "b", "x/y"]) put(each.pod, name, "theirs".repeat(300_000));
+    rmSync(join(each.pod, "c"), { recursive: true });
+    put(folder, "b", "ours");
+    await each.end();
+    let cuts = 0;
+    for (let answered = 0; answered < 30; answered++) {
+      const [stop, begun] = [new AbortController(), seen];
+      proxy.onRequest = (n) => (n > begun + 1 + answered ? (stop.abort() ?? undefined) : undefined);
+      const error = await (await each.carried()).back(each.runId, stop.signal).catch((error: Error) => error);
+      if (!(error instanceof Aborted)) break;
+      cuts += 1;
+    }
+    proxy.onRequest = () => undefined;
+    expect(cuts).toBeGreaterThan(3);
+    expect((await each.store().last())?.kind).toBe("returned");
+    const suffix = `agent-${each.runId.slice(0, 8)}`;
+    const { b, [`b.${suffix}`]: besides, ...others } = await contents(folder);
+    const { b: theirs, ...expected } = await contents(each.pod);
+    expect([b, besides, others]).toEqual(["644 ours", theirs, expected]);
   });
 
   test("without an end the last checkpoint is taken, and with nothing but what went out there is nothing to do", async () => {
