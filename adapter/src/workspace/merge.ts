@@ -63,9 +63,12 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
     const mode = wanted?.kind === "dir" ? wanted.mode : 0o755;
     for (let n = 0; ; n++) {
       const candidate = n === 0 ? place : beside(place, n);
-      const made = await mkdir(candidate, { mode }).then(() => true, existing);
-      if (made) await chmod(candidate, mode | 0o700);
-      if (made || (await lstat(candidate)).isDirectory()) return candidate;
+      const found = await lstat(candidate).catch(absent);
+      if (found?.isDirectory()) return candidate;
+      if (found !== undefined) continue;
+      await mkdir(candidate);
+      await chmod(candidate, mode | 0o700);
+      return candidate;
     }
   }
   async function placeOf(path: string): Promise<string> {
@@ -137,12 +140,6 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
       await chmod(direct(path), entry.mode);
   }
   return { files: missing.length, bytes: files.reduce((sum, { size }) => sum + size, 0), conflicts: [...conflicts] };
-}
-
-/** False for what is there already. */
-function existing(error: NodeJS.ErrnoException): boolean {
-  if (error.code === "EEXIST") return false;
-  throw error;
 }
 
 /** A folder that has something in it is kept. */

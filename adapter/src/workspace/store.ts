@@ -112,10 +112,10 @@ export class Store {
       answer?.catch(() => undefined); // handled where it is awaited
       return answer;
     };
-    for (let from = 0, next = read(0); next !== undefined; ) {
+    const ahead = [read(0), read(READ), read(2 * READ)];
+    for (let from = 3 * READ, next = ahead.shift(); next !== undefined; from += READ, next = ahead.shift()) {
       const blocks = await next;
-      from += READ;
-      next = read(from);
+      ahead.push(read(from));
       yield* blocks;
     }
   }
