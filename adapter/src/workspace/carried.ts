@@ -18,7 +18,7 @@ import { limitsOf, type Recorded, Store, StoreError } from "./store.ts";
 import { absent, Changed, FIELD, type Limits, matcher, ROOT, scan } from "./tree.ts";
 
 /** For a service that need not keep workspaces. */
-const OPTIONAL_PATIENCE_MS = 10_000;
+const OPTIONAL_TIMEOUT_MS = 10_000;
 const SCANS = 3;
 const NAMED = 5;
 
@@ -76,12 +76,10 @@ export async function carriedFolder(
   /** A service that does not answer keeps no workspaces, as far as can be known. */
   async function limitsAt(url: string | undefined): Promise<Limits | undefined> {
     if (url === undefined || !(asked || !workspace)) return undefined;
-    return await limitsOf(url, { outage, signal, patience: asked ? undefined : OPTIONAL_PATIENCE_MS }).catch(
-      (error) => {
-        if (asked || !(error instanceof StoreError)) throw notSent(error);
-        return undefined;
-      },
-    );
+    return await limitsOf(url, { outage, signal, timeout: asked ? undefined : OPTIONAL_TIMEOUT_MS }).catch((error) => {
+      if (asked || !(error instanceof StoreError)) throw notSent(error);
+      return undefined;
+    });
   }
 
   function storeOf(runId: string, signal?: AbortSignal): Store {

@@ -173,6 +173,7 @@ async function create(git: Git, folder: string, branch: string, config: string):
   await run(git, folder, "init", "--quiet", `--initial-branch=${branch}`);
   const url = await run(git, folder, "config", "--file", config, "--get", "remote.origin.url").catch(() => "");
   const origin = git.sanitizeGitRemoteUrl(url);
+  // allow-remote: the one that the agent has cloned, if there is one; a later run may need it
   if (origin !== null) await run(git, folder, "remote", "add", "origin", origin);
 }
 

@@ -6,7 +6,7 @@ import { BackOff, throwIfAborted, withLinkedSignal } from "../waits.ts";
 import { contentOf, decoded, digest, type Entry, encoded, inParallel, type Limits, type Scan } from "./tree.ts";
 
 const REQUEST_TIMEOUT_MS = 60_000;
-const PATIENCE_MS = 120_000;
+const OUTAGE_LIMIT_MS = 120_000;
 /** Digests in one question. */
 const ASKED = 10_000;
 /** Bytes of blocks in one request, and how many requests at once. */
@@ -41,7 +41,7 @@ export interface Options {
   signal?: AbortSignal;
   outage?: OutageLog;
   /** Milliseconds without an answer. */
-  patience?: number;
+  timeout?: number;
 }
 
 type Answer = { headers: Headers; body: Buffer };
@@ -187,10 +187,10 @@ async function request(
   url: string,
   body: Buffer | undefined,
   headers: () => Promise<Record<string, string>>,
-  { signal, outage, patience = PATIENCE_MS }: Options,
+  { signal, outage, timeout = OUTAGE_LIMIT_MS }: Options,
 ): Promise<Answer> {
   const backOff = new BackOff();
-  for (const until = Date.now() + patience; ; ) {
+  for (const until = Date.now() + timeout; ; ) {
     throwIfAborted(signal);
     const init = { method: body ? "POST" : "GET", body, headers: await headers(), redirect: "error" } as const;
     const answer = await withLinkedSignal([signal, AbortSignal.timeout(REQUEST_TIMEOUT_MS)], async (linked) => {
