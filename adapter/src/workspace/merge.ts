@@ -97,25 +97,26 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
     const { path } = entry;
     const was = base.get(path)?.kind === "dir" ? undefined : base.get(path);
     const temporary = join(dirname(await placeOf(path)), `.${suffix}-${digest(Buffer.from(path)).slice(0, 16)}`);
-    if (entry.kind === "file") {
-      await writeContent(temporary, entry, content);
-      await chmod(temporary, entry.mode);
-    } else {
+    try {
+      if (entry.kind === "file") {
+        await writeContent(temporary, entry, content);
+        await chmod(temporary, entry.mode);
+      } else {
+        await rm(temporary, { force: true });
+        await symlink(entry.target, temporary);
+      }
+      for (let n = 0; ; n++) {
+        const own = await placeOf(path);
+        const place = n === 0 ? own : beside(own, n);
+        const ours = await oursAt(place, path);
+        const conflict = n > 0 || own !== direct(path);
+        if (conflict) conflicts.add(path);
+        if (same(ours, entry)) return;
+        if (same(ours, conflict ? undefined : was)) return await rename(temporary, place);
+      }
+    } finally {
       await rm(temporary, { force: true });
-      await symlink(entry.target, temporary);
     }
-    for (let n = 0; ; n++) {
-      const own = await placeOf(path);
-      const place = n === 0 ? own : beside(own, n);
-      const ours = await oursAt(place, path);
-      const conflict = n > 0 || own !== direct(path);
-      if (conflict) conflicts.add(path);
-      if (same(ours, entry)) break;
-      if (!same(ours, conflict ? undefined : was)) continue;
-      await rename(temporary, place);
-      break;
-    }
-    await rm(temporary, { force: true });
   }
 
   const gone = [...base.values()].filter(({ path, kind }) => {

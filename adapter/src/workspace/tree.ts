@@ -198,7 +198,11 @@ export async function writeContent(
   await rm(place, { force: true });
   const file = await open(place, "wx", 0o600);
   try {
-    for (const _ of blocks) await file.writeFile((await content.next()).value ?? "");
+    for (const name of blocks) {
+      const { value } = await content.next();
+      if (value === undefined) throw new Error(`block ${name} is missing`);
+      await file.writeFile(value);
+    }
   } finally {
     await file.close();
   }
