@@ -37,6 +37,8 @@ import { type OutageListener, sleep } from "./waits.ts";
 /** Values of the search attribute RunPhase of a run that has its outcome. */
 export const FINAL_PHASES: ReadonlySet<string> = new Set(["succeeded", "failed", "timed out", "cancelled"]);
 const JOIN = "join";
+/** In the memo of a run whose folder went out. */
+const CARRIED = "carried";
 const KEYWORD_BYTES = 200;
 /** From the start of `attach`: for a worker to answer whether a run may be joined, and for a released run to close. */
 const JOIN_TIMEOUT_MS = 10_000;
@@ -55,6 +57,8 @@ export interface Ticket {
   runId: string;
   /** The run has ended; its outcome can be fetched. */
   closed: boolean;
+  /** Its folder went out before its start, so what the agent has done has to come back. */
+  carried?: boolean;
 }
 
 /** The run of another task, which has the agent. */
@@ -74,6 +78,8 @@ export interface Wake {
   taskKey?: string;
   /** Seals the wake's own tokens, for an open run that it joins; called only then. */
   sealJoin(): Promise<string | undefined>;
+  /** Sends the run's folder, while the agent is free, right before its start is requested. */
+  beforeStart?(): Promise<void>;
   /** Whether the outcome that a finished run keeps has already been delivered to one of these wakes. */
   delivered?(runIds: readonly string[], workflowRunId: string): Promise<boolean>;
 }
@@ -108,8 +114,20 @@ export async function attach(
   if (joined !== undefined) return joined;
   const caller = randomUUID();
   const start = startOf(temporal, wake, caller);
-  const until = Date.now() + JOIN_TIMEOUT_MS;
+  let until = Date.now() + JOIN_TIMEOUT_MS;
   for (;;) {
+    const latest = wake.beforeStart && (await latestRun(temporal, wake.start.agentId, options));
+    const known = latest && ticketOf(latest);
+    if (latest !== undefined && known?.closed === false && known.runId !== wake.start.runId) {
+      const ticket = await joinOrBusy(temporal, wake, known, latest, until, options);
+      if (ticket !== undefined) return ticket;
+      await sleep(CLOSING_POLL_MS, options.signal);
+      continue;
+    }
+    if (wake.beforeStart && known?.runId !== wake.start.runId) {
+      await wake.beforeStart();
+      until = Date.now() + JOIN_TIMEOUT_MS;
+    }
     const { holder, workflowRunId } = await sendStart(temporal, wake.start.runId, start, options, progress);
     progress.uncertain = holder === undefined;
     const run = temporal.runOf({ workflowId: start.workflowId, workflowRunId });
@@ -164,12 +182,19 @@ export async function findUncertainStart(
   { agentId, companyId, runId }: RunStart,
   options: CallOptions = {},
 ): Promise<Ticket | undefined> {
-  const latest = async () => {
-    const described = await temporal.getHandle(workflowIdOf(agentId)).describe();
-    return attribute(described, "CompanyId") === companyId ? described : undefined;
-  };
-  const ticket = await findRun(temporal, latest, Code.NOT_FOUND, options);
+  const latest = await latestRun(temporal, agentId, options);
+  const ticket = latest && attribute(latest, "CompanyId") === companyId ? ticketOf(latest) : undefined;
   return ticket?.runId === runId ? ticket : undefined;
+}
+
+/** The agent's latest run; undefined if it never had one. */
+async function latestRun(temporal: Temporal, agentId: string, options: CallOptions): Promise<Found | undefined> {
+  try {
+    return await temporal.callUntilAnswered(() => temporal.getHandle(workflowIdOf(agentId)).describe(), options);
+  } catch (error) {
+    if (codeOf(error) === Code.NOT_FOUND) return undefined;
+    throw error;
+  }
 }
 
 /** The run that this wake has joined before; once that is closed, the server would start a new one. */
@@ -207,7 +232,8 @@ async function findRun(
 function ticketOf(found: Found): Ticket {
   const { workflowId, runId: workflowRunId, status } = found;
   const runId = attribute(found, "PaperclipRunId") ?? "";
-  return { kind: "joined", workflowId, workflowRunId, runId, closed: status.name !== "RUNNING" };
+  const carried = found.memo?.workspace === CARRIED ? { carried: true } : {};
+  return { kind: "joined", workflowId, workflowRunId, runId, closed: status.name !== "RUNNING", ...carried };
 }
 
 async function sendStart(
@@ -287,7 +313,7 @@ async function waitForClose(run: Run, options: CallOptions, timeout = HOLDER_POL
   }
 }
 
-function startOf(temporal: Temporal, { start, names = {}, taskKey }: Wake, caller: string): StartOptions {
+function startOf(temporal: Temporal, { start, names = {}, taskKey, beforeStart }: Wake, caller: string): StartOptions {
   const { agentId, companyId, runId, task } = start;
   const keywords = { AgentId: agentId, CompanyId: companyId, PaperclipRunId: runId, TaskKey: taskKey || task };
   const pairs = Object.entries({ ...keywords, RunPhase: "queued" }).flatMap(([name, value]) =>
@@ -297,7 +323,7 @@ function startOf(temporal: Temporal, { start, names = {}, taskKey }: Wake, calle
     workflowId: workflowIdOf(agentId),
     taskQueue: temporal.taskQueue,
     args: [start],
-    memo: { caller, task: task ?? "", ...memoOf(names) },
+    memo: { caller, task: task ?? "", ...memoOf(names), ...(beforeStart && { workspace: CARRIED }) },
     typedSearchAttributes: new TypedSearchAttributes(pairs),
     staticSummary: cut(titleOf(names, agentId, task)),
     workflowIdReusePolicy: "ALLOW_DUPLICATE",

@@ -32,7 +32,7 @@ import { EndedWithoutOutcome, fetchOutcome, requestCancel } from "./outcome.ts";
 import { signalOnceStored, wasDelivered } from "./outcome-delivery.ts";
 import { type AdapterExecutionContext, type AdapterExecutionResult, type JsonObject, objectOf } from "./paperclip.ts";
 import { PaperclipApi } from "./paperclip-api.ts";
-import { paperclipHelpers } from "./paperclip-helpers.ts";
+import { type PaperclipHelpers, paperclipHelpers } from "./paperclip-helpers.ts";
 import { Questions } from "./questions.ts";
 import { type Prepared, prepare } from "./request.ts";
 import { cancelledBeforeStart, failedResult, type PluginFailure, resultOf } from "./result.ts";
@@ -43,6 +43,7 @@ import { attribute, type CallOptions, type Run, serverMessage, type Temporal, te
 import { linkTo, mint, runName } from "./tokens.ts";
 import { follow, type LogCall, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
+import { type Carried, carriedFolder, NotReturned, NotSent } from "./workspace/carried.ts";
 
 /** For the last lines of a cancelled run, so that the answer comes in time. */
 const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
@@ -55,6 +56,7 @@ export interface Parts {
   settings: Settings;
   temporal: Temporal;
   prepared: Prepared;
+  helpers: PaperclipHelpers;
   logFormat: LogFormat;
 }
 
@@ -68,7 +70,7 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
     const prepared = await prepare(ctx, settings, sealer, helpers);
     await yieldToEventLoop();
     const logFormat = logFormatFor(settings, ctx.agent.adapterType, helpers.version);
-    return { settings, temporal: temporalFor(settings), prepared, logFormat };
+    return { settings, temporal: temporalFor(settings), prepared, helpers, logFormat };
   };
   return await executeWith(ctx, createParts);
 }
@@ -122,22 +124,27 @@ class Execution {
   readonly #settings: Settings;
   readonly #temporal: Temporal;
   readonly #prepared: Prepared;
+  readonly #helpers: PaperclipHelpers;
   readonly #logFormat: LogFormat;
   readonly #log: RunLog;
   readonly #recovery: boolean;
   /** Of this execution alone, so that listeners end with it. */
   readonly #signal: AbortSignal;
+  readonly #aborted: Promise<TimedAbort>;
   readonly #outage: OutageLog;
+  #carried: Carried | undefined;
 
   constructor(ctx: AdapterExecutionContext, parts: Parts, log: RunLog, signal: AbortSignal) {
     this.#ctx = ctx;
     this.#settings = parts.settings;
     this.#temporal = parts.temporal;
     this.#prepared = parts.prepared;
+    this.#helpers = parts.helpers;
     this.#logFormat = parts.logFormat;
     this.#log = log;
     this.#recovery = knowsRecovery(ctx);
     this.#signal = signal;
+    this.#aborted = whenAborted(signal);
     this.#outage = new OutageLog(log, "Temporal answers again");
   }
 
@@ -178,7 +185,6 @@ class Execution {
   /** The ticket of the run to follow; or the result, when there is no run. */
   async #attach(): Promise<Ticket | AdapterExecutionResult> {
     const delivered: Wake["delivered"] = (runIds, id) => wasDelivered(runIds, id, this.#ctx.authToken);
-    const wake: Wake = { ...this.#prepared.wake, delivered };
     const options = { signal: this.#signal, outage: this.#outage };
     const progress: Progress = { uncertain: false };
     this.#log.phase = WAITING;
@@ -186,7 +192,13 @@ class Execution {
       void this.#log.status(`${busyMessage(busy)}; waiting for its end`);
       void this.#reportQueued(busy.task);
     };
+    const wake: Wake = { ...this.#prepared.wake, delivered };
     try {
+      const outage = new OutageLog(this.#log, "the workspace service answers again");
+      const parts = { settings: this.#settings, helpers: this.#helpers, log: this.#log, outage };
+      this.#carried = await carriedFolder(this.#ctx, parts, this.#signal);
+      const out = this.#carried?.out;
+      if (out) wake.beforeStart = () => out(this.#ctx.runId);
       const ticket =
         this.#settings.onBusy === "wait"
           ? await attachWhenFree(this.#temporal, wake, onBusy, options, progress)
@@ -221,7 +233,15 @@ class Execution {
   }
 
   async #failRefused(error: unknown, progress: Progress): Promise<AdapterExecutionResult> {
-    if (error instanceof InvalidRequest) return await fail(this.#ctx, this.#log, wrongRequest(error));
+    if (error instanceof InvalidRequest || error instanceof ConfigurationError)
+      return await fail(this.#ctx, this.#log, wrongRequest(error));
+    if (error instanceof NotSent) {
+      const message = `the workspace could not be sent: ${error.message}`;
+      const nextStep = "Correct what the message names, then wake the agent again.";
+      const failure = { code: "workspace_not_sent", message, nextStep, neverStarted: true };
+      const family = error.transient ? "transient_upstream" : undefined;
+      return await fail(this.#ctx, this.#log, { ...failure, family });
+    }
     const message = `Temporal at ${this.#temporal.address} refused the run: ${serverMessage(error)}`;
     const nextStep =
       "Start a worker, which registers search attributes, or check TEMPORAL_*, then wake the agent again.";
@@ -272,7 +292,6 @@ class Execution {
 
   /** Follows the run to its end, or until this process has to release it. */
   async #follow(ticket: Ticket, run: Run, signal: AbortSignal): Promise<Ending> {
-    const aborted = whenAborted(this.#signal);
     const options = { signal, outage: this.#outage, retryLogin: true };
     const outcome = fetchOutcome(run, options);
     const ended = ignoreFailure(outcome);
@@ -281,12 +300,12 @@ class Execution {
     reading.catch(() => undefined); // handled where it is awaited
     const questions = new Questions(run, ticket, this.#prepared.sealAnswer, this.#ctx, this.#log, options);
     void this.#watchPhases(run, questions, ended, signal);
-    const abort = await Promise.race([aborted, ended]);
+    const abort = await Promise.race([this.#aborted, ended]);
     if (abort?.kind === "lease lost") return "lease lost";
     if (abort !== undefined && !(await this.#stopAgent(run, abort.reason, outcome, options))) return "unconfirmed";
     const known = await outcome;
     await questions.close();
-    await this.#drainTranscript(reading, aborted);
+    await this.#drainTranscript(reading);
     const last = abortOf(this.#signal);
     if (last?.kind === "lease lost") return "lease lost";
     return { outcome: known, cancelledAt: last && new Date() };
@@ -303,14 +322,17 @@ class Execution {
   }
 
   /** Waits for the transcript: after a cancel only until its answer is due, after a lost lease not at all. */
-  async #drainTranscript(reading: Promise<void>, aborted: Promise<TimedAbort>): Promise<void> {
-    const limit = aborted.then(async ({ kind, at }) => {
-      if (kind === "cancel") await sleep(Math.max(at + LAST_LINES_MS - Date.now(), LAST_LINES_LEAST_MS));
-      return kind;
-    });
-    if ((await Promise.race([reading, limit])) !== "cancel") return;
+  async #drainTranscript(reading: Promise<void>): Promise<void> {
+    if ((await Promise.race([reading, this.#answerDue()])) !== "cancel") return;
     const message = "the answer to the cancel does not wait for them; the transcript has them";
     await this.#log.status(`the last lines are missing here: ${message}`, "stderr");
+  }
+
+  /** Resolves some seconds before a cancel has to be answered, and at once when the lease is lost. */
+  async #answerDue(): Promise<Abort["kind"]> {
+    const { kind, at } = await this.#aborted;
+    if (kind === "cancel") await sleep(Math.max(at + LAST_LINES_MS - Date.now(), LAST_LINES_LEAST_MS));
+    return kind;
   }
 
   /** Resolves also when it could not be read to its end; the log then has a gap. */
@@ -378,6 +400,8 @@ class Execution {
     // where a place is known in time, the transcript service has named it there
     const gaps = (outcome.attempts ?? []).flatMap(({ receipt }) => receipt?.gaps ?? []).length;
     if (gaps > 0) await this.#log.status(`output is missing in ${gaps} place(s), which the run's page names`, "stderr");
+    const unreturned = ticket.carried ? await this.#takeBack(ticket) : undefined;
+    if (abortOf(this.#signal)?.kind === "lease lost") return await this.#detach(false, run);
     const page = await this.#pageOf(ticket);
     const taskBlocked = cancelledAt === undefined && (await this.#blockTask(outcome));
     const code = outcome.errorCode ?? "succeeded";
@@ -385,18 +409,35 @@ class Execution {
     const notes = [outcome.resultJson?.notes ?? []].flat().filter((note) => !this.#prepared.notes.includes(`${note}`));
     for (const note of notes) await this.#log.status(`warning: ${note}`, "stderr");
     await this.#log.status(message);
-    const { failure } = outcome;
+    const failure = outcome.failure ?? unreturned;
+    if (unreturned) await this.#log.status(unreturned.message, "stderr");
     const said = failure && cancelledAt === undefined && (taskBlocked || !isRepeated(outcome, this.#ctx));
     const comment = said ? await failureComment({ runId: ticket.runId, page, ...failure }, this.#ctx) : undefined;
     const { runId, authToken } = this.#ctx;
     const last = abortOf(this.#signal); // a cancel of this very moment, too, holds the task until it is acknowledged
     if (last?.kind !== "lease lost") signalOnceStored(run, runId, authToken);
     return resultOf(outcome, {
-      ...{ recovery: this.#recovery, page, taskBlocked, comment },
+      ...{ recovery: this.#recovery, page, taskBlocked, comment, unreturned },
       joinedRunId: ticket.runId === runId ? undefined : ticket.runId,
       cancelledAt: last?.kind === "cancel" ? (cancelledAt ?? new Date()) : undefined,
       workflow: { id: ticket.workflowId, runId: ticket.workflowRunId },
     });
+  }
+
+  /** Why the local folder lacks what the agent has done; undefined if it does not. After a cancel until its answer is due. */
+  async #takeBack({ runId }: Ticket): Promise<PluginFailure | undefined> {
+    this.#log.phase = "over; its workspace comes back";
+    const stop = new AbortController();
+    void this.#answerDue().then(() => stop.abort());
+    try {
+      if (this.#carried === undefined) throw new NotReturned("this wake has no folder to take it into");
+      await this.#carried.back(runId, stop.signal);
+    } catch (error) {
+      const reason = error instanceof NotReturned ? error.message : "the answer to the cancel does not wait for it";
+      const message = `the workspace did not come back whole: ${reason}`;
+      const nextStep = `Write what the agent left into a folder with \`agent-runs workspace ${runId} --into DIR\`, and take over what is missing.`;
+      return { code: "workspace_not_returned", message, nextStep };
+    }
   }
 
   /** False: Paperclip treats the failure as it does any. */

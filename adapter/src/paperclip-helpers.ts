@@ -25,6 +25,18 @@ export interface PaperclipHelpers {
   resolvePaperclipDesiredSkillNames?(config: JsonObject, offered: readonly object[]): string[];
   /** The skills page of an agent whose skills are not installed anywhere. */
   buildRuntimeMountedSkillSnapshot?(options: JsonObject): JsonObject;
+  /** Runs Git in a folder; rejects with its output as `stderr`. */
+  runLocalGit?(folder: string, args: readonly string[], options: GitOptions): Promise<{ stdout: string }>;
+  /** Calls `work` with a clone of one commit, which is there until then. */
+  withShallowGitWorkspaceClone?(
+    input: { localDir: string; snapshot: { headCommit: string; branchName: string | null } },
+    work: (clone: string) => Promise<void>,
+  ): Promise<void>;
+  /** Moves HEAD to a commit that is in the repository: forward, by a merge, or by one commit with its tree. */
+  integrateImportedGitHead?(input: { localDir: string; importedHead: string }): Promise<void>;
+  resetLocalGitIndexToHead?(input: { localDir: string }): Promise<void>;
+  /** The address without a login; null if it cannot be known to have none. */
+  sanitizeGitRemoteUrl?(url: string): string | null;
   /** The heartbeat template of an agent without one of its own. */
   readonly DEFAULT_PAPERCLIP_AGENT_PROMPT_TEMPLATE?: string;
   /** The same in a conversation. */
@@ -33,6 +45,12 @@ export interface PaperclipHelpers {
   readonly version?: string;
   /** Where Paperclip looks for the skills that come with it. */
   readonly bundledSkills?: readonly string[];
+}
+
+interface GitOptions {
+  /** Milliseconds. */
+  timeout: number;
+  maxBuffer: number;
 }
 
 let cached: Promise<PaperclipHelpers> | undefined;
@@ -63,8 +81,9 @@ export async function loadHelpers(entry: string | undefined): Promise<PaperclipH
 async function loadFrom(folder: string): Promise<PaperclipHelpers | undefined> {
   try {
     const { version } = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
-    const module = await import(pathToFileURL(join(folder, "dist", "server-utils.js")).href);
-    return { ...module, version };
+    const load = (name: string) => import(pathToFileURL(join(folder, "dist", `${name}.js`)).href);
+    const git = await load("git-workspace-sync").catch(() => ({}));
+    return { ...git, ...(await load("server-utils")), version };
   } catch {
     return undefined;
   }

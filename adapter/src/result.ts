@@ -30,6 +30,8 @@ export interface ResultContext {
   /** The task is blocked until a person has done the next step. */
   taskBlocked?: boolean;
   workflow?: { id: string; runId: string };
+  /** What the agent has done is not in the local folder, or not all of it. */
+  unreturned?: PluginFailure;
 }
 
 /** A failure of the plugin's own: there is no outcome. */
@@ -43,19 +45,21 @@ export interface PluginFailure {
 }
 
 export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecutionResult {
-  const { recovery, cancelledAt, taskBlocked, page, joinedRunId, workflow, comment } = context;
+  const { recovery, cancelledAt, taskBlocked, page, joinedRunId, workflow, comment, unreturned } = context;
   const { exitCode = null, signal = null, timedOut = false, clearSession = false, retryNotBefore } = outcome;
   const { errorMessage, errorCode, provider, biller, model, billingType, summary } = outcome;
   const evidence = recovery && (cancelledAt || outcome.neverStarted) && outcome.recovery;
   const continued = taskBlocked || (outcome.mayRepeat && !outcome.neverStarted && cancelledAt === undefined);
   const result: AdapterExecutionResult = {
     ...{ exitCode, signal, timedOut, errorMessage, errorCode, summary: comment ?? summary, clearSession },
+    ...(unreturned && failing(outcome, unreturned)),
     errorFamily: cancelledAt === undefined ? outcome.errorFamily : null,
     ...{ provider, biller, model, billingType, usageBasis: "per_run" },
     ...(evidence && { executionRecovery: EVIDENCE[evidence] }),
     costUsd: outcome.costUsd == null ? null : Number(outcome.costUsd), // Python writes exact decimals as text
     resultJson: {
       ...outcome.resultJson,
+      ...(unreturned && { nextStep: outcome.failure?.nextStep ?? unreturned.nextStep }),
       ...(page && { transcriptPage: page }),
       ...(joinedRunId && { joinedRunId }),
       ...(workflow && { workflowId: workflow.id, workflowRunId: workflow.runId }),
@@ -73,6 +77,11 @@ export function resultOf(outcome: Outcome, context: ResultContext): AdapterExecu
   }
   if (retryNotBefore && cancelledAt === undefined) result.retryNotBefore = retryNotBefore;
   return result;
+}
+
+function failing({ exitCode, errorMessage, errorCode }: Outcome, { code, message }: PluginFailure) {
+  const said = [errorMessage, message].filter(Boolean).join("; ").slice(0, MESSAGE_LIMIT);
+  return { exitCode: exitCode || 1, errorCode: errorCode ?? code, errorMessage: said };
 }
 
 export function failedResult(failure: PluginFailure, recovery: boolean, comment?: string): AdapterExecutionResult {

@@ -6,7 +6,7 @@
  * `agent-runs.transcripts`, `iat` to revoke by. The key is the first one in the transcript service's key file, a JWK or JWK set of kty oct.
  */
 
-import { base64url, SignJWT } from "jose";
+import { base64url, type JWTPayload, SignJWT } from "jose";
 import { ConfigurationError } from "./errors.ts";
 import { firstKey, keyFile, type Settings } from "./settings.ts";
 
@@ -29,12 +29,22 @@ export function runUrl(base: string, run: string): string {
 }
 
 /** A token for one run, by its name; `lifetime` is in seconds. Rejects with `ConfigurationError`, which never quotes the key. */
-export async function mint(run: string, settings: TokenSettings, lifetime = TOKEN_LIFETIME_SECONDS): Promise<string> {
-  return await new SignJWT({ sub: run, aud: AUDIENCE })
+export async function mint(
+  run: string,
+  settings: TokenSettings,
+  lifetime = TOKEN_LIFETIME_SECONDS,
+  claims: JWTPayload = { aud: AUDIENCE },
+): Promise<string> {
+  return await new SignJWT({ ...claims, sub: run })
     .setProtectedHeader({ alg: "HS256" })
     .setIssuedAt()
     .setExpirationTime(`${lifetime} s`)
     .sign(await readKey(settings.transcriptsKeyFile));
+}
+
+/** A token for the workspace of one run, as Paperclip's side of it. */
+export async function workspaceToken(run: string, company: string, settings: TokenSettings): Promise<string> {
+  return await mint(run, settings, TOKEN_LIFETIME_SECONDS, { aud: "agent-runs.workspace", company, attempt: 0 });
 }
 
 /**

@@ -91,6 +91,7 @@ export function partsFor(
     settings,
     temporal: changes.temporal ?? temporalFor(settings),
     prepared: { ...(await preparedOf(request)), notes: ["a note"] },
+    helpers: {},
     logFormat: "events",
   });
 }
