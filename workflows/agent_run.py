@@ -21,14 +21,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
 
-_CANCEL_IS_SEEN: Final = timedelta(milliseconds=1)
-"""A timer fires in a later workflow task. In one task, the SDK shows Updates to a workflow before a cancel, even if the
-cancel came first (temporalio 1.35.0, observed: Updates and signals of an activation are applied before the rest)."""
+_NEXT_WORKFLOW_TASK: Final = timedelta(milliseconds=1)
+"""A timer of this length fires in a later workflow task. In one task, the SDK shows updates to a workflow before a
+cancel, even if the cancel came first (temporalio 1.35.0, observed: updates and signals are applied before the rest)."""
 MAX_JOINS: Final = 500
 """Temporal accepts 2,000 updates of one run, and the last must be left for its outcome."""
-_Sent = TypeVar("_Sent", updates.Tell, updates.Answer)
 MAX_ANSWERS: Final = 500
-"""Most of them are refused before they are accepted; so many come at the same time."""
+"""Of one run, for the same reason. An answer that the validator refuses does not count."""
+_Sent = TypeVar("_Sent", updates.Tell, updates.Answer)
 
 
 @workflow.defn(name=WORKFLOW_TYPE)
@@ -51,7 +51,7 @@ class AgentRunWorkflow:
     @workflow.run
     @one_argument
     async def run(self, start: RawValue) -> Outcome:  # noqa: ARG002 - Temporal passes what `__init__` has decoded
-        """Makes attempts until one counts, then keeps the outcome until its caller has it.
+        """Makes attempts until one decides the outcome, then keeps that until its caller has it.
 
         Callers may have the outcome before the attempt is cleaned up; the run closes only after that, so that the
         agent's next run never overlaps with a pod of this one.
@@ -70,7 +70,7 @@ class AgentRunWorkflow:
         return close_with(self._run.closing_outcome)
 
     def _cancel(self) -> None:
-        """Stops the run, or ends the keeping of its outcome: a cancel never changes one that callers may have."""
+        """Stops the run. One that has its outcome no longer keeps it: callers may have it, so it never changes."""
         if self._run.decided is None:
             self._run.stop(RunCancelled.as_failure(workflow.cancellation_reason() or "Run cancelled"))
         else:
@@ -103,24 +103,17 @@ class AgentRunWorkflow:
             raise AssertionError("waited for it")
         return self._run.decided
 
+    @workflow.query(name=updates.OUTCOME)
+    @one_argument
+    def outcome_so_far(self, _: RawValue) -> Outcome | None:
+        """The outcome, for a caller of a run that takes no more updates; None: there is none yet."""
+        return self._run.decided
+
     @workflow.signal(name=updates.COLLECTED)
     @one_argument
     def collected(self, _: RawValue) -> None:
         """The caller has the outcome, so it need not be kept any longer."""
         self._collected = True
-
-    @workflow.signal(name=updates.BUDGET_WARNING)
-    @one_argument
-    def warn_of_budget(self, raw: RawValue) -> None:
-        """Much of the run's budget is used. What is no such warning is ignored."""
-        with suppress(Unreadable):
-            self._run.warn_of_budget(decode(raw, updates.BudgetWarning))
-
-    @workflow.query(name=updates.OUTCOME)
-    @one_argument
-    def outcome_so_far(self, _: RawValue) -> Outcome | None:
-        """The same for a caller of a run that takes no more updates; None: there is no outcome yet."""
-        return self._run.decided
 
     @workflow.update(name=updates.JOIN)
     @one_argument
@@ -132,12 +125,12 @@ class AgentRunWorkflow:
         input = decode(raw, updates.Join)
         self._joins += 1
         if self._run.decided is None:
-            await workflow.sleep(_CANCEL_IS_SEEN, summary="a cancel before the join")
+            await workflow.sleep(_NEXT_WORKFLOW_TASK, summary="a cancel before the join")
         joined = self._join_kind(input) == "joined"
         if not joined:
             self._released = True
         elif input.run_id not in self._joined:
-            self._check_room(input)  # once more: others may have joined in the meantime
+            self._refuse_if_full(input)  # once more: others may have joined in the meantime
             self._joined.append(input.run_id)
             attributes.publish({attributes.JOINED_RUN_IDS: self._joined})
             if input.sealed and self._run.decided is None:
@@ -148,6 +141,51 @@ class AgentRunWorkflow:
             phase=(self._run.details.phase if joined or self._cleaned_up else Phase.FINISHING).value,
             since=workflow.info().start_time,
             finished=self._run.decided is not None,
+        )
+
+    @join.validator
+    @one_argument
+    def refuse_join(self, raw: RawValue) -> None:
+        """Refuses another task, and more joins than a run can remember; a refusal leaves no event in the history."""
+        try:
+            input = decode(raw, updates.Join)
+        except Unreadable as error:
+            raise InvalidRequest(f"the join {error}") from None
+        kind = self._join_kind(input)
+        if kind == "refused" or self._joins >= MAX_JOINS:
+            raise self._busy()
+        if kind == "joined":
+            self._refuse_if_full(input)
+
+    def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
+        """Whether a wake joins this run, waits for the agent to be free (`released`), or is refused.
+
+        An outcome is delivered once, so a wake that comes after `collected` gets a run of its own. So does one that
+        comes after a cancel, also while the run cleans up: Paperclip cancels for a comment, which is new work.
+        """
+        decided = self._run.decided
+        ended = decided is not None
+        start = self._run.start
+        same_task = bool(input.task) and (input.task, input.company_id) == (start.task, start.company_id)
+        if not same_task or self._collected:
+            return "released" if ended else "refused"
+        cancelled = self._run.is_cancelled if decided is None else decided.error_code == RunCancelled.code
+        return "released" if cancelled and input.run_id not in self._joined else "joined"
+
+    def _refuse_if_full(self, input: updates.Join) -> None:
+        """Refuses a wake whose id can no longer be kept: Paperclip may repeat it, and then it would start the agent."""
+        if input.run_id not in self._joined and not attributes.fits([*self._joined, input.run_id]):
+            raise self._busy(f"{len(self._joined)} wakes have joined it, and it can remember no more")
+
+    def _busy(self, note: str | None = None) -> AgentBusy:
+        start = self._run.start
+        return AgentBusy(
+            f"agent {start.agent_id} is held by run {start.run_id}",
+            holder=start.run_id,
+            task=start.task,
+            phase=self._run.details.phase.value,
+            since=workflow.info().start_time.isoformat(),
+            note=note,
         )
 
     @workflow.update(name=updates.TELL)
@@ -166,13 +204,6 @@ class AgentRunWorkflow:
             raise MessageNotDelivered("the run has ended")
         if self._messages >= telling.MAX_MESSAGES:
             raise MessageNotDelivered(f"it has {telling.MAX_MESSAGES} messages in this run, which is the most")
-
-    @workflow.signal(name=updates.ASKED)
-    @one_argument
-    async def ask(self, raw: RawValue) -> None:
-        """The agent asks something and waits. What is no such question is ignored."""
-        with suppress(Unreadable):
-            await self._asking.ask(decode(raw, updates.Question))
 
     @workflow.query(name=updates.QUESTIONS)
     @one_argument
@@ -205,47 +236,18 @@ class AgentRunWorkflow:
             raise MessageNotDelivered(f"run {input.run_id} does not have the agent")
         return input
 
-    @join.validator
+    # signals of `stream_logs`
+
+    @workflow.signal(name=updates.ASKED)
     @one_argument
-    def refuse_join(self, raw: RawValue) -> None:
-        """Refuses another task, and more joins than a run can remember; a refusal leaves no event in the history."""
-        try:
-            input = decode(raw, updates.Join)
-        except Unreadable as error:
-            raise InvalidRequest(f"the join {error}") from None
-        kind = self._join_kind(input)
-        if kind == "refused" or self._joins >= MAX_JOINS:
-            raise self._busy()
-        if kind == "joined":
-            self._check_room(input)
+    async def ask(self, raw: RawValue) -> None:
+        """The agent asks something and waits. What is no such question is ignored."""
+        with suppress(Unreadable):
+            await self._asking.ask(decode(raw, updates.Question))
 
-    def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
-        """An outcome is delivered once: a wake that comes after `collected` gets a run of its own.
-
-        So does one that comes after a cancel, also while the run cleans up: Paperclip cancels for a comment, which is
-        new work.
-        """
-        decided = self._run.decided
-        ended = decided is not None
-        start = self._run.start
-        same_task = bool(input.task) and (input.task, input.company_id) == (start.task, start.company_id)
-        if not same_task or self._collected:
-            return "released" if ended else "refused"
-        cancelled = self._run.is_cancelled if decided is None else decided.error_code == RunCancelled.code
-        return "released" if cancelled and input.run_id not in self._joined else "joined"
-
-    def _check_room(self, input: updates.Join) -> None:
-        """Refuses a wake whose task may join when no more ids can be kept: one that is forgotten starts the agent."""
-        if input.run_id not in self._joined and not attributes.fits([*self._joined, input.run_id]):
-            raise self._busy(f"{len(self._joined)} wakes have joined it, and it can remember no more")
-
-    def _busy(self, note: str | None = None) -> AgentBusy:
-        start = self._run.start
-        return AgentBusy(
-            f"agent {start.agent_id} is held by run {start.run_id}",
-            holder=start.run_id,
-            task=start.task,
-            phase=self._run.details.phase.value,
-            since=workflow.info().start_time.isoformat(),
-            note=note,
-        )
+    @workflow.signal(name=updates.BUDGET_WARNING)
+    @one_argument
+    def warn_of_budget(self, raw: RawValue) -> None:
+        """Much of the run's budget is used. What is no such warning is ignored."""
+        with suppress(Unreadable):
+            self._run.warn_of_budget(decode(raw, updates.BudgetWarning))
