@@ -57,11 +57,7 @@ async def wait_all(*steps: workflow.ActivityHandle[Any]) -> None:
     try:
         await workflow.wait(steps)
     except asyncio.CancelledError:
-        for step in steps:
-            step.cancel()
-        await workflow.wait(steps)
-        for step in steps:
-            result_or_none(step)  # retrieves the exception, so that asyncio does not log it as never retrieved
+        await _cancel_and_wait(*steps)
         raise
     for step in steps:
         step.result()
@@ -70,6 +66,14 @@ async def wait_all(*steps: workflow.ActivityHandle[Any]) -> None:
 def result_or_none(step: workflow.ActivityHandle[Out]) -> Out | None:
     """The activity's result; None if it has not ended, failed or was cancelled."""
     return step.result() if step.done() and not step.cancelled() and step.exception() is None else None
+
+
+async def _cancel_and_wait(*steps: workflow.ActivityHandle[Any]) -> None:
+    for step in steps:
+        step.cancel()
+    await workflow.wait(steps)
+    for step in steps:
+        result_or_none(step)  # retrieves the exception, so that asyncio does not log it as never retrieved
 
 
 def failure_of_activity(run: RunState, error: ActivityError) -> Failure:

@@ -103,17 +103,24 @@ class AgentRunWorkflow:
             raise AssertionError("waited for it")
         return self._run.decided
 
-    @workflow.query(name=updates.OUTCOME)
-    @one_argument
-    def outcome_so_far(self, _: RawValue) -> Outcome | None:
-        """The outcome, for a caller of a run that takes no more updates; None: there is none yet."""
-        return self._run.decided
-
     @workflow.signal(name=updates.COLLECTED)
     @one_argument
     def collected(self, _: RawValue) -> None:
         """The caller has the outcome, so it need not be kept any longer."""
         self._collected = True
+
+    @workflow.signal(name=updates.BUDGET_WARNING)
+    @one_argument
+    def warn_of_budget(self, raw: RawValue) -> None:
+        """Much of the run's budget is used. What is no such warning is ignored."""
+        with suppress(Unreadable):
+            self._run.warn_of_budget(decode(raw, updates.BudgetWarning))
+
+    @workflow.query(name=updates.OUTCOME)
+    @one_argument
+    def outcome_so_far(self, _: RawValue) -> Outcome | None:
+        """The outcome, for a caller of a run that takes no more updates; None: there is none yet."""
+        return self._run.decided
 
     @workflow.update(name=updates.JOIN)
     @one_argument
@@ -142,6 +149,61 @@ class AgentRunWorkflow:
             since=workflow.info().start_time,
             finished=self._run.decided is not None,
         )
+
+    @workflow.update(name=updates.TELL)
+    @one_argument
+    async def tell(self, raw: RawValue) -> updates.Delivery:
+        """Tells the agent something while it works; returns once it has the message."""
+        self._messages += 1
+        return await telling.tell(self._run, decode(raw, updates.Tell))
+
+    @tell.validator
+    @one_argument
+    def refuse_to_tell(self, raw: RawValue) -> None:
+        """Refuses what is for another run, or too much for one; a refusal leaves no event in the history."""
+        self._for_this_run(raw, updates.Tell, "message")
+        if self._run.has_ended:
+            raise MessageNotDelivered("the run has ended")
+        if self._messages >= telling.MAX_MESSAGES:
+            raise MessageNotDelivered(f"it has {telling.MAX_MESSAGES} messages in this run, which is the most")
+
+    @workflow.signal(name=updates.ASKED)
+    @one_argument
+    async def ask(self, raw: RawValue) -> None:
+        """The agent asks something and waits. What is no such question is ignored."""
+        with suppress(Unreadable):
+            await self._asking.ask(decode(raw, updates.Question))
+
+    @workflow.query(name=updates.QUESTIONS)
+    @one_argument
+    def questions(self, _: RawValue) -> list[updates.Question]:
+        """What the agent asks and waits for."""
+        return self._asking.shown
+
+    @workflow.update(name=updates.ANSWER)
+    @one_argument
+    async def answer(self, raw: RawValue) -> updates.Delivery:
+        """Answers a question of the agent; returns once it has the answer. The first answer counts."""
+        self._answers += 1
+        return await self._asking.answer(decode(raw, updates.Answer))
+
+    @answer.validator
+    @one_argument
+    def refuse_answer(self, raw: RawValue) -> None:
+        """Refuses what answers nothing; a refusal leaves no event in the history."""
+        self._asking.check(self._for_this_run(raw, updates.Answer, "answer"))
+        if self._answers >= MAX_ANSWERS:
+            raise MessageNotDelivered(f"it has {MAX_ANSWERS} answers in this run, which is the most")
+
+    def _for_this_run(self, raw: RawValue, wanted: type[_Sent], what: str) -> _Sent:
+        """What somebody sends the agent of this run."""
+        try:
+            input = decode(raw, wanted)
+        except Unreadable as error:
+            raise InvalidRequest(f"the {what} {error}") from None
+        if input.run_id != self._run.start.run_id:
+            raise MessageNotDelivered(f"run {input.run_id} does not have the agent")
+        return input
 
     @join.validator
     @one_argument
@@ -187,67 +249,3 @@ class AgentRunWorkflow:
             since=workflow.info().start_time.isoformat(),
             note=note,
         )
-
-    @workflow.update(name=updates.TELL)
-    @one_argument
-    async def tell(self, raw: RawValue) -> updates.Delivery:
-        """Tells the agent something while it works; returns once it has the message."""
-        self._messages += 1
-        return await telling.tell(self._run, decode(raw, updates.Tell))
-
-    @tell.validator
-    @one_argument
-    def refuse_to_tell(self, raw: RawValue) -> None:
-        """Refuses what is for another run, or too much for one; a refusal leaves no event in the history."""
-        self._for_this_run(raw, updates.Tell, "message")
-        if self._run.has_ended:
-            raise MessageNotDelivered("the run has ended")
-        if self._messages >= telling.MAX_MESSAGES:
-            raise MessageNotDelivered(f"it has {telling.MAX_MESSAGES} messages in this run, which is the most")
-
-    @workflow.query(name=updates.QUESTIONS)
-    @one_argument
-    def questions(self, _: RawValue) -> list[updates.Question]:
-        """What the agent asks and waits for."""
-        return self._asking.shown
-
-    @workflow.update(name=updates.ANSWER)
-    @one_argument
-    async def answer(self, raw: RawValue) -> updates.Delivery:
-        """Answers a question of the agent; returns once it has the answer. The first answer counts."""
-        self._answers += 1
-        return await self._asking.answer(decode(raw, updates.Answer))
-
-    @answer.validator
-    @one_argument
-    def refuse_answer(self, raw: RawValue) -> None:
-        """Refuses what answers nothing; a refusal leaves no event in the history."""
-        self._asking.check(self._for_this_run(raw, updates.Answer, "answer"))
-        if self._answers >= MAX_ANSWERS:
-            raise MessageNotDelivered(f"it has {MAX_ANSWERS} answers in this run, which is the most")
-
-    def _for_this_run(self, raw: RawValue, wanted: type[_Sent], what: str) -> _Sent:
-        """What somebody sends the agent of this run."""
-        try:
-            input = decode(raw, wanted)
-        except Unreadable as error:
-            raise InvalidRequest(f"the {what} {error}") from None
-        if input.run_id != self._run.start.run_id:
-            raise MessageNotDelivered(f"run {input.run_id} does not have the agent")
-        return input
-
-    # signals of `stream_logs`
-
-    @workflow.signal(name=updates.ASKED)
-    @one_argument
-    async def ask(self, raw: RawValue) -> None:
-        """The agent asks something and waits. What is no such question is ignored."""
-        with suppress(Unreadable):
-            await self._asking.ask(decode(raw, updates.Question))
-
-    @workflow.signal(name=updates.BUDGET_WARNING)
-    @one_argument
-    def warn_of_budget(self, raw: RawValue) -> None:
-        """Much of the run's budget is used. What is no such warning is ignored."""
-        with suppress(Unreadable):
-            self._run.warn_of_budget(decode(raw, updates.BudgetWarning))

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
 
 async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
     """Makes attempts until none is to follow, or the run is stopped. A run without a valid request has no attempt."""
-    if not await _open_request(run):
+    if not await _prepare_run(run):
         return
     session = run.request.runtime.session_params
     while True:
@@ -38,7 +38,7 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
         session = next_session(run.request, attempt)
 
 
-async def _open_request(run: RunState) -> bool:
+async def _prepare_run(run: RunState) -> bool:
     """Opens and checks the request; False if it is not valid. Nothing has been created then."""
     try:
         await run.until_stopped(preparation.prepare_run(run))

@@ -52,7 +52,7 @@ async def prepare_run(run: RunState) -> None:
         retry_policy=RETRIES,
         cancellation_type=WAIT_CANCELLATION_COMPLETED,
     )
-    run.set_request(request)
+    run.use(request)
 
 
 async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfile, PromptBundle]:

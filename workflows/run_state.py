@@ -67,7 +67,7 @@ class RunState:
             raise AssertionError("no attempt is made before the request is prepared")
         return self._request
 
-    def set_request(self, request: RunRequest) -> None:
+    def use(self, request: RunRequest) -> None:
         """Takes the request, once it is opened, and shows its warnings."""
         self._request = request
         self.details = self.details.with_request(request)

@@ -116,7 +116,7 @@ async def test_the_heartbeat_hides_a_secret_that_only_reading_json_reveals() -> 
 async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
     stored = StoredOutput(await REDACTIONS.current())
     repeated = log_line(1, "stderr", b"retry with ghp_0123456789abcdef", terminated=True)
-    stored.agent.add([repeated] * 3)
+    stored.agent_state.add([repeated] * 3)
     cluster = ScriptedLog(Log([]), [(None, None)], [RUNNING])
     follower = Follower(cluster, JOB, POD)
     follower.silence.chatters = True
