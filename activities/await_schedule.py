@@ -16,8 +16,8 @@ from agent_runs.job.redactions import Redactions
 from agent_runs.job.resting_pods import release_resting_pod
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import (
+    ContainerEnded,
     Diagnosis,
-    Ended,
     Failing,
     Running,
     StartTimeouts,
@@ -81,7 +81,7 @@ class AwaitScheduleActivity:
             async for pods in repeated:
                 pod = pods[-1] if pods else None
                 diagnosis = await monitor.diagnosis(pod)
-                if isinstance(diagnosis, Running | Ended) and pod is not None:
+                if isinstance(diagnosis, Running | ContainerEnded) and pod is not None:
                     await self._block_replacement_pods(input)
                     ref = pod_ref(input, pod)
                     if input.job.claimed is None:
@@ -128,7 +128,7 @@ class PodStartMonitor:
     async def diagnosis(self, pod: Pod | None) -> Diagnosis:
         """Running or ended by the status alone; waiting; or a failure that Job and events confirm."""
         diagnosis = self._diagnose(pod)
-        if isinstance(diagnosis, Running | Ended) or not self._is_poll_due(diagnosis):
+        if isinstance(diagnosis, Running | ContainerEnded) or not self._is_poll_due(diagnosis):
             return diagnosis
         await self._poll(pod)
         diagnosis = self._diagnose(pod)

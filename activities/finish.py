@@ -17,7 +17,7 @@ from agent_runs.contracts.pod import SIDECAR_CONTAINER
 from agent_runs.job.resting_pods import claimed_by
 from agent_runs.job.secrets import TOKEN_KEYS
 from agent_runs.kube.client import Cluster
-from agent_runs.kube.diagnosis import Ended, diagnose, termination_cause
+from agent_runs.kube.diagnosis import ContainerEnded, diagnose, termination_cause
 from agent_runs.kube.failures import ExecFailed
 from agent_runs.kube.objects import Pod, container_ended, container_started, has_ended, work_ended
 from agent_runs.kube.ownership import CLAIMED_BY, RESTS_SINCE, TTL, belongs_to, job_ref
@@ -238,7 +238,7 @@ def _contradiction(pods: Sequence[Pod], job: JobRef) -> str | None:
 def _known_end(pod: Pod, container: str) -> ContainerEnd | None:
     """How the agent's container ended; None also when its kubelet has lost sight of that."""
     status = diagnose(pod, None, container=container, job_was_read=False)
-    if not isinstance(status, Ended) or (status.end.exit_code is None and status.end.reason in UNKNOWN_ENDS):
+    if not isinstance(status, ContainerEnded) or (status.end.exit_code is None and status.end.reason in UNKNOWN_ENDS):
         return None
     return status.end
 

@@ -123,76 +123,76 @@ class StreamLogsActivity:
         await self.store.claim(input.attempt, writer)  # first, so that no other writer adds lines after we have read
         redaction = await self.redactions.current(input.job.joined)
         questions = Questions(input.attempt.attempt, ask_people) if input.asks else None
-        state = await StoredOutput.read(self.store, input.attempt, redaction, activity.heartbeat, questions)
+        stored = await StoredOutput.read(self.store, input.attempt, redaction, activity.heartbeat, questions)
         sealed = await self.store.receipt(input.attempt)
-        state.run_size = await self.store.stored_bytes(input.attempt.run)
-        state.cursor = state.resumed_at(last_heartbeat() or input.resume, input.job.claimed)
-        if state.run_size > self.quota and not input.over_quota:
-            return await self._over_quota(input.attempt, state, writer)
-        watch = await BudgetWatch.begin(input, state, self.store, heartbeat=activity.heartbeat, warn=warn_of_budget)
+        stored.run_size = await self.store.stored_bytes(input.attempt.run)
+        stored.cursor = stored.resumed_at(last_heartbeat() or input.resume, input.job.claimed)
+        if stored.run_size > self.quota and not input.over_quota:
+            return await self._over_quota(input.attempt, stored, writer)
+        watch = await BudgetWatch.begin(input, stored, self.store, heartbeat=activity.heartbeat, warn=warn_of_budget)
         if sealed is None and (end := await watch.end()) is not None:
             return end
-        usage = UsageRecorder(input.model, state)
-        measured = OutputMetrics(self.metrics, input.pod, has_stdout=state.tally.sizes["stdout"] > 0)
-        follower = self._follower(input, state)
+        usage = UsageRecorder(input.model, stored)
+        measured = OutputMetrics(self.metrics, input.pod, has_stdout=stored.tally.sizes["stdout"] > 0)
+        follower = self._follower(input, stored)
         async with (
-            heartbeats(state, follower, self.throttle),
+            heartbeats(stored, follower, self.throttle),
             usage.recording(self.store, input.attempt, writer),
             in_background(questions.send()) if questions is not None else nullcontext(),
             follower,
         ):
             async for batch in until_worker_shutdown(follower):
                 if sealed is None and (batch.lines or batch.gaps):
-                    await self._store(input.attempt, batch, state, writer, usage)
+                    await self._store(input.attempt, batch, stored, writer, usage)
                     measured.stored(batch)
-                    if state.run_size > self.quota:
-                        return await self._over_quota(input.attempt, state, writer)
+                    if stored.run_size > self.quota:
+                        return await self._over_quota(input.attempt, stored, writer)
                     end = await watch.end()
-                    if end is not None and follower.last is None:
+                    if end is not None and follower.last_frame is None:
                         return end
-                if follower.may_end_early and (rests(follower) or is_whole_success(state, follower, sealed)):
+                if follower.may_end_early and (rests(follower) or is_whole_success(stored, follower, sealed)):
                     follower.end_early()
             if follower.silence.exceeded is not None:
-                return await self._silence(input, follower, follower.silence.exceeded, state)
-        receipt = await self.store.seal(input.attempt, state.tally.receipt(follower.last, state.gaps), writer)
-        return await self._end(input.job, follower, receipt, state)
+                return await self._silence(input, follower, follower.silence.exceeded, stored)
+        receipt = await self.store.seal(input.attempt, stored.tally.receipt(follower.last_frame, stored.gaps), writer)
+        return await self._end(input.job, follower, receipt, stored)
 
-    def _follower(self, input: StreamLogs, state: StoredOutput) -> Follower:
+    def _follower(self, input: StreamLogs, stored: StoredOutput) -> Follower:
         return Follower(
             self.cluster,
             input.job,
             input.pod,
-            state.cursor,
+            stored.cursor,
             limits=SilenceLimits(input.first_output_timeout, input.silence_timeout, input.answered_timeout),
-            has_stdout=state.tally.sizes["stdout"] > 0,
+            has_stdout=stored.tally.sizes["stdout"] > 0,
             metrics=self.metrics,
-            progress=state.agent,
+            agent_state=stored.agent_state,
         )
 
     async def _silence(
-        self, input: StreamLogs, follower: Follower, clock: SilenceClock, state: StoredOutput
+        self, input: StreamLogs, follower: Follower, clock: SilenceClock, stored: StoredOutput
     ) -> Silence:
         processes = await SilenceProof(self.cluster, input.pod).processes()
-        redaction = state.redaction
-        cause, detail = cause_of_silence(state.agent, chatters=follower.silence.chatters)
+        redaction = stored.redaction
+        cause, detail = cause_of_silence(stored.agent_state, chatters=follower.silence.chatters)
         return Silence(
             limit=clock.limit,
             cause=cause,
             detail=redaction.hide(detail),
             has_output=not clock.awaits_first_output,
-            progress=state.progress,
+            progress=stored.progress,
             processes=tuple(map(redaction.hide, processes)),
         )
 
-    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, state: StoredOutput) -> Ended:
-        redaction = state.redaction
+    async def _end(self, job: JobRef, follower: Follower, receipt: OutputReceipt, stored: StoredOutput) -> Ended:
+        """How the agent ended. The Job of a lost pod is deleted: before Kubernetes 1.29 it starts a replacement pod."""
+        redaction = stored.redaction
         container = container_end(follower, redaction)
         ended = follower.termination if isinstance(follower.termination, Failing) else outside_failure(container)
         if ended is None and follower.is_end_unrecorded:
             ended = Failing(PodLost, "the container runtime lost the agent and the sidecar: nobody recorded their end")
         failure = ended or (unprompted(container) if job.claimed is not None else None)
         if failure is not None and issubclass(failure.error, PodLost):
-            # before Kubernetes 1.29 the Job creates a replacement pod, which waits for its prompt forever
             await self.cluster.delete_job(job.namespace, job.name, job.uid)
         refusal = self.cluster.watch_refusal(job.namespace)
         unwatched = [f"{refusal}: {ClusterForbidden.next_step}"] if refusal else []
@@ -207,25 +207,25 @@ class StreamLogsActivity:
         )
 
     async def _store(
-        self, key: AttemptKey, batch: Batch, state: StoredOutput, writer: Writer, usage: UsageRecorder
+        self, key: AttemptKey, batch: Batch, stored: StoredOutput, writer: Writer, usage: UsageRecorder
     ) -> None:
         """Stores a batch; gaps that an earlier activity attempt has stored are skipped."""
-        batch.gaps = [gap for gap in batch.gaps if gap not in state.gaps]
-        redacted = replace(batch, lines=await off_loop(batch.size, state.counted, batch.lines))
-        await self.store.append(key, state.rows(redacted, datetime.now(UTC)), writer, usage.due(), str(state.tally))
-        await off_loop(batch.size, state.add, redacted.lines, batch.gaps)
-        state.cursor = batch.cursor or state.cursor
-        state.run_size += stored_size(redacted.lines)
+        batch.gaps = [gap for gap in batch.gaps if gap not in stored.gaps]
+        redacted = replace(batch, lines=await off_loop(batch.size, stored.counted, batch.lines))
+        await self.store.append(key, stored.rows(redacted, datetime.now(UTC)), writer, usage.due(), str(stored.tally))
+        await off_loop(batch.size, stored.add, redacted.lines, batch.gaps)
+        stored.cursor = batch.cursor or stored.cursor
+        stored.run_size += stored_size(redacted.lines)
 
-    async def _over_quota(self, key: AttemptKey, state: StoredOutput, writer: Writer) -> OverQuota:
+    async def _over_quota(self, key: AttemptKey, stored: StoredOutput, writer: Writer) -> OverQuota:
         """Ends the transcript of a run that is over the quota with a gap of unknown size, and seals it."""
         if await self.store.receipt(key) is None:
-            gap = Gap(after_sequence=state.sequence)
+            gap = Gap(after_sequence=stored.sequence)
             self.metrics.count(OUTPUT_GAPS)
             await self.store.append(key, [gap_row(gap, datetime.now(UTC))], writer)
-            state.gaps.append(gap)
-        receipt = await self.store.seal(key, state.tally.receipt(None, state.gaps), writer)
-        return OverQuota(limit=self.quota, receipt=receipt, progress=state.progress)
+            stored.gaps.append(gap)
+        receipt = await self.store.seal(key, stored.tally.receipt(None, stored.gaps), writer)
+        return OverQuota(limit=self.quota, receipt=receipt, progress=stored.progress)
 
 
 def this_writer() -> Writer:
@@ -291,17 +291,17 @@ def last_heartbeat() -> StreamProgress | None:
 
 def rests(follower: Follower) -> bool:
     """Whether the sidecar says that the pod rests, so that the agent's container does not end with the run."""
-    return follower.last is not None and follower.last.rests
+    return follower.last_frame is not None and follower.last_frame.rests
 
 
 @asynccontextmanager
-async def heartbeats(state: StoredOutput, follower: Follower, throttle: HeartbeatThrottle) -> AsyncIterator[None]:
+async def heartbeats(stored: StoredOutput, follower: Follower, throttle: HeartbeatThrottle) -> AsyncIterator[None]:
     """Sends heartbeats, also while the agent is silent: silence is normal, a dead worker or node is not."""
 
     async def send() -> None:
         while True:
             reason, since = follower.silent_node or ("", None)
-            activity.heartbeat(state.progress.model_copy(update={"reason": reason, "since": since}))
+            activity.heartbeat(stored.progress.model_copy(update={"reason": reason, "since": since}))
             await asyncio.sleep(throttle.interval.total_seconds())
 
     throttle.streams += 1
@@ -312,23 +312,23 @@ async def heartbeats(state: StoredOutput, follower: Follower, throttle: Heartbea
         throttle.streams -= 1
 
 
-def cause_of_silence(doing: AgentState, *, chatters: bool) -> tuple[SilenceCause, str]:
+def cause_of_silence(agent_state: AgentState, *, chatters: bool) -> tuple[SilenceCause, str]:
     """What an agent without progress waits for, and the tools or the line that people want to read."""
-    if doing.has_answered:
+    if agent_state.has_answered:
         return "agent", ""
-    if doing.waits_for == "tool" and not (chatters and doing.tools == (SUB_AGENT,)):
-        return "tool", ", ".join(doing.tools)
+    if agent_state.waits_for == "tool" and not (chatters and agent_state.tools == (SUB_AGENT,)):
+        return "tool", ", ".join(agent_state.tools)
     if chatters:
-        return "chatter", doing.repeated_line
-    return ("provider" if doing.waits_for == "provider" else "agent"), ""
+        return "chatter", agent_state.repeated_line
+    return ("provider" if agent_state.waits_for == "provider" else "agent"), ""
 
 
-def is_whole_success(state: StoredOutput, follower: Follower, sealed: OutputReceipt | None) -> bool:
+def is_whole_success(stored: StoredOutput, follower: Follower, sealed: OutputReceipt | None) -> bool:
     """Whether all of the output is stored, and shows that an agent that ended with exit code 0 has succeeded."""
-    receipt = state.tally.receipt(follower.last, state.gaps)
+    receipt = stored.tally.receipt(follower.last_frame, stored.gaps)
     if receipt.state != "verified" or (sealed is not None and sealed.state != "verified"):
         return False
-    report = state.fold.report(ContainerEnd(exit_code=0), verified=True)
+    report = stored.fold.report(ContainerEnd(exit_code=0), verified=True)
     return report.failure is None and report.exit_code == 0
 
 
@@ -338,7 +338,7 @@ def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
     Its texts may quote the agent, for example by a termination message, so secrets are hidden in them. A runner whose
     sidecar never ran has nobody who reports its error.
     """
-    end, last = without_secrets(follower.end or ContainerEnd(), redaction), follower.last
+    end, last = without_secrets(follower.end or ContainerEnd(), redaction), follower.last_frame
     end = with_peaks(end, last)
     if last is not None and last.error is not None:
         error, text = last.error, f"runner: {last.error}" + (f" ({last.detail})" if last.detail else "")

@@ -39,7 +39,7 @@ from bench.reports import cpu_seconds, machine, p99
 from bench.store import server_cpu
 from tests.support.temporal import start_temporal
 from tests.transcript.postgres import Postgres
-from workflows.activity_calls import HANDOVER_HEARTBEAT
+from workflows.activity_calls import SHORT_HEARTBEAT_TIMEOUT
 
 IDLE = timedelta(seconds=10)
 """Measured before any agent writes: what silent runs cost."""
@@ -59,7 +59,7 @@ class FollowWorkflow:
             task_queue=QUEUE,
             result_type=Ended,
             start_to_close_timeout=timedelta(days=1),
-            heartbeat_timeout=HANDOVER_HEARTBEAT,
+            heartbeat_timeout=SHORT_HEARTBEAT_TIMEOUT,
         )
         return end
 
@@ -243,7 +243,7 @@ def table(samples: Sequence[Sample], *, plain: bool) -> str:
         "line delay, p99": lambda s: f"{p99(s.delays):.0f} ms",
         "SSE readers": lambda s: str(s.readers),
         "requests of the activity, per run": lambda s: f"{sum(s.requests.values()) / s.runs:.1f}",
-        f"longest time without a heartbeat (time-out {HANDOVER_HEARTBEAT.total_seconds():.0f} s)": lambda s: (
+        f"longest time without a heartbeat (time-out {SHORT_HEARTBEAT_TIMEOUT.total_seconds():.0f} s)": lambda s: (
             f"{s.longest:.1f} s"
         ),
         "activity attempts lost to a missed heartbeat": lambda s: str(s.retries),

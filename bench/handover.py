@@ -33,7 +33,7 @@ from agent_runs.contracts.outcome import Outcome
 from bench.reports import p99
 from tests.runs.system import System, attempt_key, open_system
 from tests.support.temporal import start_temporal
-from workflows.activity_calls import HANDOVER_HEARTBEAT
+from workflows.activity_calls import SHORT_HEARTBEAT_TIMEOUT
 from workflows.agent_run import AgentRunWorkflow
 
 POLL_INTERVAL: Final = 0.002
@@ -195,7 +195,7 @@ def table(took: dict[signal.Signals, list[float]]) -> str:
         shares = f"{statistics.median(values):.3f} | {p99(values):.3f} | {max(values):.3f}"
         lines.append(f"| {by.name}, {len(values)} times in one run | {shares} |")
     lines.append(
-        f"\nHeartbeat time-out {HANDOVER_HEARTBEAT.total_seconds():.0f} s. Every line once and in order, verified."
+        f"\nHeartbeat time-out {SHORT_HEARTBEAT_TIMEOUT.total_seconds():.0f} s. Every line once and in order, verified."
     )
     return "\n".join(lines)
 

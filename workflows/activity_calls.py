@@ -22,13 +22,13 @@ API_CALLS: Final = timedelta(minutes=1)
 API_OUTAGE: Final = timedelta(minutes=15)
 """How long an API server may be unavailable before an activity of a run that has nothing running yet fails."""
 WITHOUT_WORKERS: Final = timedelta(hours=24)
-"""How long a run waits for a worker that can open it: nothing of it is there that could be lost. What is wrong with the
+"""How long a run waits for a worker that can open its request: nothing has been created that could be lost. A wrong
 request is refused at once; a fault that has no name must not be retried for ever."""
 
-HEARTBEAT: Final = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT: Final = timedelta(seconds=30)
 """Outlasts a Temporal server that is unavailable for 25 s. Every activity sends heartbeats, so that a cancel reaches it
 within 2 s, whatever it waits for."""
-HANDOVER_HEARTBEAT: Final = timedelta(seconds=10)
+SHORT_HEARTBEAT_TIMEOUT: Final = timedelta(seconds=10)
 """For `stream_logs` and the steps before the agent, for which people wait: a killed worker is replaced within it. An
 activity attempt that only loses its server for so long is replaced, too: it costs no line and creates nothing twice."""
 
@@ -43,9 +43,8 @@ RETRIES_AT_ONCE: Final = RetryPolicy(
 """For activities as long as a run: every worker that stops costs one, and the next must come soon however many there
 were. A store that is unavailable is retried less often (`TranscriptsUnavailable.retry_delay`)."""
 
-STOPS_FIRST: Final = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-"""The workflow continues when the activity has stopped: nothing may be created or stored behind the back of what
-follows."""
+WAIT_CANCELLATION_COMPLETED: Final = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+"""So that a cancelled activity creates and stores nothing any more when the workflow continues."""
 
 
 async def wait_all(*steps: workflow.ActivityHandle[Any]) -> None:

@@ -21,14 +21,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows.run_state import RunState
     from workflows.token_rotation import TokenRotation
 
-_CANCEL_IS_SEEN: Final = timedelta(milliseconds=1)
-"""A timer fires in a later workflow task. In one task, the SDK shows Updates to a workflow before a cancel, even if the
-cancel came first (temporalio 1.35.0, observed: Updates and signals of an activation are applied before the rest)."""
+_NEXT_WORKFLOW_TASK: Final = timedelta(milliseconds=1)
+"""A timer of this length fires in a later workflow task. In one task, the SDK shows updates to a workflow before a
+cancel, even if the cancel came first (temporalio 1.35.0, observed: updates and signals are applied before the rest)."""
 MAX_JOINS: Final = 500
 """Temporal accepts 2,000 updates of one run, and the last must be left for its outcome."""
-_Sent = TypeVar("_Sent", updates.Tell, updates.Answer)
 MAX_ANSWERS: Final = 500
-"""Most of them are refused before they are accepted; so many come at the same time."""
+"""Of one run, for the same reason. An answer that the validator refuses does not count."""
+_Sent = TypeVar("_Sent", updates.Tell, updates.Answer)
 
 
 @workflow.defn(name=WORKFLOW_TYPE)
@@ -51,7 +51,7 @@ class AgentRunWorkflow:
     @workflow.run
     @one_argument
     async def run(self, start: RawValue) -> Outcome:  # noqa: ARG002 - Temporal passes what `__init__` has decoded
-        """Makes attempts until one counts, then keeps the outcome until its caller has it.
+        """Makes attempts until one decides the outcome, then keeps that until its caller has it.
 
         Callers may have the outcome before the attempt is cleaned up; the run closes only after that, so that the
         agent's next run never overlaps with a pod of this one.
@@ -70,7 +70,7 @@ class AgentRunWorkflow:
         return close_with(self._run.closing_outcome)
 
     def _cancel(self) -> None:
-        """Stops the run, or ends the keeping of its outcome: a cancel never changes one that callers may have."""
+        """Stops the run. One that has its outcome no longer keeps it: callers may have it, so it never changes."""
         if self._run.decided is None:
             self._run.stop(RunCancelled.as_failure(workflow.cancellation_reason() or "Run cancelled"))
         else:
@@ -119,7 +119,7 @@ class AgentRunWorkflow:
     @workflow.query(name=updates.OUTCOME)
     @one_argument
     def outcome_so_far(self, _: RawValue) -> Outcome | None:
-        """The same for a caller of a run that takes no more updates; None: there is no outcome yet."""
+        """The outcome, for a caller of a run that takes no more updates; None: there is none yet."""
         return self._run.decided
 
     @workflow.update(name=updates.JOIN)
@@ -132,12 +132,12 @@ class AgentRunWorkflow:
         input = decode(raw, updates.Join)
         self._joins += 1
         if self._run.decided is None:
-            await workflow.sleep(_CANCEL_IS_SEEN, summary="a cancel before the join")
+            await workflow.sleep(_NEXT_WORKFLOW_TASK, summary="a cancel before the join")
         joined = self._join_kind(input) == "joined"
         if not joined:
             self._released = True
         elif input.run_id not in self._joined:
-            self._check_room(input)  # once more: others may have joined in the meantime
+            self._refuse_if_full(input)  # once more: others may have joined in the meantime
             self._joined.append(input.run_id)
             attributes.publish({attributes.JOINED_RUN_IDS: self._joined})
             if input.sealed and self._run.decided is None:
@@ -217,13 +217,13 @@ class AgentRunWorkflow:
         if kind == "refused" or self._joins >= MAX_JOINS:
             raise self._busy()
         if kind == "joined":
-            self._check_room(input)
+            self._refuse_if_full(input)
 
     def _join_kind(self, input: updates.Join) -> Literal["joined", "released", "refused"]:
-        """An outcome is delivered once: a wake that comes after `collected` gets a run of its own.
+        """Whether a wake joins this run, waits for the agent to be free (`released`), or is refused.
 
-        So does one that comes after a cancel, also while the run cleans up: Paperclip cancels for a comment, which is
-        new work.
+        An outcome is delivered once, so a wake that comes after `collected` gets a run of its own. So does one that
+        comes after a cancel, also while the run cleans up: Paperclip cancels for a comment, which is new work.
         """
         decided = self._run.decided
         ended = decided is not None
@@ -234,8 +234,8 @@ class AgentRunWorkflow:
         cancelled = self._run.is_cancelled if decided is None else decided.error_code == RunCancelled.code
         return "released" if cancelled and input.run_id not in self._joined else "joined"
 
-    def _check_room(self, input: updates.Join) -> None:
-        """Refuses a wake whose task may join when no more ids can be kept: one that is forgotten starts the agent."""
+    def _refuse_if_full(self, input: updates.Join) -> None:
+        """Refuses a wake whose id can no longer be kept: Paperclip may repeat it, and then it would start the agent."""
         if input.run_id not in self._joined and not attributes.fits([*self._joined, input.run_id]):
             raise self._busy(f"{len(self._joined)} wakes have joined it, and it can remember no more")
 

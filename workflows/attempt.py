@@ -21,9 +21,9 @@ class Attempt:
         namespace: where its prompt is, and so its Job.
         messages: what people have sent the agent, with which its prompt ends.
         token_run_id: Paperclip's id of the run whose token its pod has; None: of the run that it was started for.
-        failure: what ended it from outside OpenCode.
+        failure: what ended it from outside the agent.
         started_at: the agent's container was first seen running.
-        asking: how long it waited for people, if there is a limit on its run time.
+        waiting_time: how long the agent waited for answers for people, if there is a limit on its run time.
         run_time: how long the agent ran, by workflow time, without that.
         killed: the agent did not end within its grace.
         pods_deleted: `finish` has seen that no pod of it is left.
@@ -40,7 +40,7 @@ class Attempt:
     report: Report | None = None
     failure: Failure | None = None
     started_at: datetime | None = None
-    asking: timedelta = timedelta()
+    waiting_time: timedelta = timedelta()
     run_time: timedelta = timedelta()
     killed: bool = False
     pods_deleted: bool = False
@@ -48,12 +48,12 @@ class Attempt:
 
     @property
     def session_refused(self) -> bool:
-        """Whether OpenCode does not know the session that this attempt was to resume."""
+        """Whether the agent does not know the session that this attempt was to resume."""
         return self.session is not None and self.report is not None and self.report.unknown_session
 
     @property
     def known_failure(self) -> Failure | None:
-        """Why it did not succeed: what ended it from outside, else what its output shows; None for a success."""
+        """What ended it from outside, else what its output shows; None for a success or without a report."""
         return self.failure or (self.report.failure if self.report else None)
 
     @property
@@ -78,7 +78,7 @@ class Attempt:
 
     @property
     def session_id(self) -> str | None:
-        """The session that a later attempt or wake can resume: OpenCode knows it, and its database outlives the pod.
+        """The session that a later attempt or wake can resume: the agent knows it, and has kept it outside of the pod.
 
         Until the agent's output names one, or says that it is unknown, that is the session which was to be resumed.
         """

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
-    """Makes attempts until one counts or the run is stopped between two of them. None without a valid request."""
+    """Makes attempts until none is to follow, or the run is stopped. A run without a valid request has no attempt."""
     if not await _prepare_run(run):
         return
     session = run.request.runtime.session_params
@@ -27,11 +27,11 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
         attempt = await _make_attempt(run, tokens, session)
         if attempt.succeeded:
             run.queued = run.queued[len(attempt.messages) :]
-        retry = next_attempt(run.attempts, run.config, waits=bool(run.queued))
+        retry = next_attempt(run.attempts, run.config, has_message=bool(run.queued))
         if retry is None:
             return
         if run.stopped_by is not None or not await _pause_before(run, retry):
-            run.stopped_before_attempt = run.stopped_by
+            run.failure_outside_attempts = run.stopped_by
             return
         if not attempt.succeeded:
             run_metrics.retried(attempt.known_failure)
@@ -39,18 +39,18 @@ async def make_attempts(run: RunState, tokens: TokenRotation) -> None:
 
 
 async def _prepare_run(run: RunState) -> bool:
-    """Opens and checks the request. False when there is none; nothing has been created then."""
+    """Opens and checks the request; False if it is not valid. Nothing has been created then."""
     try:
         await run.until_stopped(preparation.prepare_run(run))
     except ActivityError as error:
-        run.stopped_before_attempt = failure_of_activity(run, error)
+        run.failure_outside_attempts = failure_of_activity(run, error)
     except asyncio.CancelledError:
-        run.stopped_before_attempt = run.stopped_by
-    return run.stopped_before_attempt is None
+        run.failure_outside_attempts = run.stopped_by
+    return run.failure_outside_attempts is None
 
 
 async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionParams | None) -> Attempt:
-    """Makes one attempt. Cleanup follows each explicit end, never a bug in this code."""
+    """Makes one attempt. There is no `finally`: a bug in this code must not delete the Job of a healthy agent."""
     attempt = run.current = Attempt(AttemptKey(run=run.key, attempt=len(run.attempts) + 1), session, run.queued)
     try:
         await run.until_stopped(_run_agent(run, tokens, attempt))
@@ -60,14 +60,14 @@ async def _make_attempt(run: RunState, tokens: TokenRotation, session: SessionPa
         attempt.failure = run.stopped_by
     run.current = None
     await tokens.end()
-    attempt.run_time = workflow.now() - attempt.started_at - attempt.asking if attempt.started_at else timedelta()
+    attempt.run_time = workflow.now() - attempt.started_at - attempt.waiting_time if attempt.started_at else timedelta()
     run.attempts.append(attempt)
     await finalization.finalize(run, attempt)
     return attempt
 
 
 async def _run_agent(run: RunState, tokens: TokenRotation, attempt: Attempt) -> None:
-    """Prepare, create the Job, wait for its pod, follow its output."""
+    """Prepares and creates the Job, waits for its pod, follows its output."""
     profile, prompt = await preparation.profile_and_prompt(run, attempt)
     job = await preparation.create_job(run, tokens, attempt, profile, prompt)
     pod = await following.wait_for_pod(run, attempt, job)

@@ -1,4 +1,4 @@
-"""How what Temporal hands over is decoded, and how a run's outcome decides the status that the workflow closes with.
+"""Decodes what is sent to a workflow, and closes it with the status that its outcome deserves.
 
 Whatever was sent, it must not fail a workflow task: the run would take no cancel from then on.
 """
@@ -84,7 +84,7 @@ def run_start(start: RawValue) -> RunStart:
 
 
 def close_with(outcome: Outcome) -> Outcome:
-    """Closes the workflow with the status that the run deserves, so that Temporal's own filters and metrics are true.
+    """Closes the workflow as completed, failed or cancelled, so that Temporal's own filters and metrics are true.
 
     Raises:
         ApplicationError: of a failed run: its type is the failure's code, its details are the outcome.

@@ -37,7 +37,7 @@ class Phase(StrEnum):
     CANCELLED = "cancelled"
 
 
-FINAL: Final = frozenset(phase.value for phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.TIMED_OUT, Phase.CANCELLED))
+FINAL_PHASES: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.TIMED_OUT, Phase.CANCELLED})
 """Phases of a run that has its outcome; the workflow may still be open until a caller has fetched it."""
 
 

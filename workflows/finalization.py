@@ -14,14 +14,14 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
     from agent_runs.contracts.messages import Ended, EndJob, EndUnreportedJob, Finish, KeepJob, ParseTranscript
     from workflows import run_metrics
-    from workflows.activity_calls import HEARTBEAT, RETRIES, STOPS_FIRST, failure_of_activity
+    from workflows.activity_calls import HEARTBEAT_TIMEOUT, RETRIES, WAIT_CANCELLATION_COMPLETED, failure_of_activity
     from workflows.attempt import Attempt
     from workflows.current_details import Phase
     from workflows.run_state import RunState
 
 
 async def finalize(run: RunState, attempt: Attempt) -> None:
-    """Judges what was written, and deletes what the attempt created. Neither is interrupted by a cancel."""
+    """Judges the output, and deletes what the attempt created. A cancel interrupts neither."""
     run.show(Phase.FINISHING)
     if attempt.job is None:
         await _finish(run, attempt)
@@ -47,9 +47,9 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
             summary="parse transcript",
             start_to_close_timeout=timedelta(minutes=10),
             schedule_to_close_timeout=timedelta(hours=24),  # a store that is away for longer holds no agent
-            heartbeat_timeout=HEARTBEAT,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RETRIES,
-            cancellation_type=STOPS_FIRST,
+            cancellation_type=WAIT_CANCELLATION_COMPLETED,
         )
     except ActivityError as error:
         attempt.failure = attempt.failure or failure_of_activity(run, error)
@@ -57,7 +57,7 @@ async def _parse_transcript(run: RunState, attempt: Attempt) -> None:
         attempt.report = report
         attempt.failure = None if report.stayed else attempt.failure
         run.show_report(report)
-        if attempt.decided_early and not _continues(run, attempt):
+        if attempt.decided_early and not _has_queued_messages(run, attempt):
             run.decide()
 
 
@@ -69,9 +69,9 @@ async def _finish(run: RunState, attempt: Attempt) -> None:
             summary="delete Job and Secrets",
             start_to_close_timeout=timedelta(minutes=5) + run.grace,
             schedule_to_close_timeout=timedelta(hours=1) + run.grace,
-            heartbeat_timeout=HEARTBEAT,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RETRIES,
-            cancellation_type=STOPS_FIRST,
+            cancellation_type=WAIT_CANCELLATION_COMPLETED,
         )
     except ActivityError as error:
         run.note(f"cleanup of attempt {attempt.key.attempt} is incomplete: {str(error.cause)[:200]}")
@@ -89,14 +89,14 @@ def _what_to_finish(run: RunState, attempt: Attempt) -> Finish:
     if attempt.job is None:
         namespace = attempt.namespace or run.config.namespace
         return EndUnreportedJob(attempt=key, namespace=namespace, retain=retain, grace=grace)
-    if attempt.rests and attempt.failure is None and not _continues(run, attempt):
+    if attempt.rests and attempt.failure is None and not _has_queued_messages(run, attempt):
         return KeepJob(attempt=key, job=attempt.job, retain=retain, grace=grace)
     confirm = attempt.ended_early and not attempt.rests
     return EndJob(attempt=key, job=attempt.job, retain=retain, grace=grace, confirm=confirm)
 
 
-def _continues(run: RunState, attempt: Attempt) -> bool:
-    """Whether messages wait for the end of the attempt."""
+def _has_queued_messages(run: RunState, attempt: Attempt) -> bool:
+    """Whether messages have come in the attempt, for the next one."""
     return len(run.queued) > len(attempt.messages)
 
 

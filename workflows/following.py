@@ -20,11 +20,11 @@ with workflow.unsafe.imports_passed_through():
         ToolHung,
     )
     from agent_runs.contracts.messages import (
-        AgentRuns,
         AwaitSchedule,
         Budget,
         Ended,
         JobRef,
+        LimitReached,
         OverBudget,
         OverQuota,
         PodRef,
@@ -35,11 +35,11 @@ with workflow.unsafe.imports_passed_through():
     )
     from agent_runs.contracts.request import RunConfig
     from workflows.activity_calls import (
-        HANDOVER_HEARTBEAT,
-        HEARTBEAT,
+        HEARTBEAT_TIMEOUT,
         RETRIES,
         RETRIES_AT_ONCE,
-        STOPS_FIRST,
+        SHORT_HEARTBEAT_TIMEOUT,
+        WAIT_CANCELLATION_COMPLETED,
         result_or_none,
     )
     from workflows.attempt import Attempt
@@ -47,7 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.run_state import RunState
 
 LONGEST_WAIT: Final = timedelta(days=30)
-"""For a place in a queue. An `await_schedule` whose worker hangs or dies ends by its heartbeat time-out."""
+"""For a node or a place in a queue. An `await_schedule` whose worker hangs or dies ends by its heartbeat time-out."""
 KILL_MARGIN: Final = timedelta(seconds=5)
 """Added to the grace: time for the kubelet to kill the container and for its last lines to arrive."""
 ANSWERED_TIMEOUT: Final = timedelta(seconds=30)
@@ -74,9 +74,9 @@ async def wait_for_pod(run: RunState, attempt: Attempt, job: JobRef) -> PodRef:
         summary="wait for start",
         start_to_close_timeout=LONGEST_WAIT,
         schedule_to_close_timeout=LONGEST_WAIT,
-        heartbeat_timeout=HEARTBEAT,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=RETRIES_AT_ONCE,
-        cancellation_type=STOPS_FIRST,
+        cancellation_type=WAIT_CANCELLATION_COMPLETED,
     )
 
 
@@ -96,7 +96,7 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
     )
     stream = _stream_logs(input, f"stream logs of {pod.name}")
     limits = _start_limits(run, attempt)
-    cause: AgentRuns | None = None
+    reached: LimitReached | None = None
     try:
         run.raise_if_stopped()  # the wait for the start may have taken a cancel, and ended well all the same
         await workflow.wait([stream, *limits], return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +105,7 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
             return end
         attempt.failure = next((limit.result() for limit in limits if limit.done()), None)
         if end is not None:
-            cause = end
+            reached = end
             attempt.failure = attempt.failure or _stop_failure(end)
             stream = _follow_rest(input, end)
     except asyncio.CancelledError:
@@ -115,7 +115,7 @@ async def follow_output(run: RunState, attempt: Attempt, job: JobRef, pod: PodRe
             limit.cancel()
     run.shield_from_stops()
     run.show(Phase.RUNNING, stopping=attempt.failure.message if attempt.failure else "")
-    return await _stop_gracefully(run, attempt, input, stream, cause)
+    return await _stop_gracefully(run, attempt, input, stream, reached)
 
 
 def _budget(config: RunConfig) -> Budget | None:
@@ -136,9 +136,9 @@ def _stream_logs(input: StreamLogs, summary: str) -> workflow.ActivityHandle[Str
         input,
         summary=summary,
         start_to_close_timeout=LONGEST_STREAM,
-        heartbeat_timeout=HANDOVER_HEARTBEAT,
+        heartbeat_timeout=SHORT_HEARTBEAT_TIMEOUT,
         retry_policy=RETRIES_AT_ONCE,
-        cancellation_type=STOPS_FIRST,
+        cancellation_type=WAIT_CANCELLATION_COMPLETED,
     )
 
 
@@ -163,7 +163,7 @@ async def _run_timeout(run: RunState, attempt: Attempt, limit: timedelta, left: 
         asked_at = workflow.now()
         left -= asked_at - began
         await workflow.wait_condition(lambda: not run.is_asking)
-        attempt.asking += workflow.now() - asked_at
+        attempt.waiting_time += workflow.now() - asked_at
 
 
 async def _stop_gracefully(
@@ -171,7 +171,7 @@ async def _stop_gracefully(
     attempt: Attempt,
     input: StreamLogs,
     stream: workflow.ActivityHandle[StreamEnd],
-    cause: AgentRuns | None,
+    reached: LimitReached | None,
 ) -> Ended | None:
     """SIGTERM, then the grace: the stream ends with the container. After the grace the stream is cancelled, and
     `finish` kills the container."""
@@ -186,10 +186,10 @@ async def _stop_gracefully(
         cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
     )
     grace = asyncio.create_task(workflow.sleep(limit, summary="grace"))
-    sealed = cause.receipt if isinstance(cause, OverQuota) else None
+    receipt = reached.receipt if isinstance(reached, OverQuota) else None
     await workflow.wait([stream, grace], return_when=asyncio.FIRST_COMPLETED)
-    while not grace.done() and isinstance(end := result_or_none(stream), AgentRuns):
-        sealed = end.receipt if isinstance(end, OverQuota) else sealed
+    while not grace.done() and isinstance(end := result_or_none(stream), LimitReached):
+        receipt = end.receipt if isinstance(end, OverQuota) else receipt
         stream = _follow_rest(input, end)
         await workflow.wait([stream, grace], return_when=asyncio.FIRST_COMPLETED)
     attempt.killed = not stream.done()
@@ -200,10 +200,10 @@ async def _stop_gracefully(
     end = result_or_none(stream)
     if isinstance(end, Ended):
         return end
-    return Ended(receipt=sealed) if sealed is not None else None
+    return Ended(receipt=receipt) if receipt is not None else None
 
 
-def _follow_rest(input: StreamLogs, end: AgentRuns) -> workflow.ActivityHandle[StreamEnd]:
+def _follow_rest(input: StreamLogs, end: LimitReached) -> workflow.ActivityHandle[StreamEnd]:
     """Follows an agent that is being stopped, without limits on its silence and its budget."""
     rest = StreamLogs(
         attempt=input.attempt,
@@ -216,7 +216,7 @@ def _follow_rest(input: StreamLogs, end: AgentRuns) -> workflow.ActivityHandle[S
     return _stream_logs(rest, "follow until the agent has stopped")
 
 
-def _stop_failure(end: AgentRuns) -> Failure:
+def _stop_failure(end: LimitReached) -> Failure:
     match end:
         case OverQuota():
             text = f"more than {end.limit} bytes of this run are stored; what followed is not"

@@ -1,4 +1,4 @@
-"""What comes before the agent: the request, what its Job needs, and the Job."""
+"""What comes before the agent starts: the request, what its Job needs, and the Job."""
 
 from datetime import timedelta
 from typing import Final
@@ -21,9 +21,9 @@ with workflow.unsafe.imports_passed_through():
     from workflows.activity_calls import (
         API_CALLS,
         API_OUTAGE,
-        HANDOVER_HEARTBEAT,
         RETRIES,
-        STOPS_FIRST,
+        SHORT_HEARTBEAT_TIMEOUT,
+        WAIT_CANCELLATION_COMPLETED,
         WITHOUT_WORKERS,
         result_or_none,
         wait_all,
@@ -48,9 +48,9 @@ async def prepare_run(run: RunState) -> None:
         summary="open and check the request",
         start_to_close_timeout=API_CALLS,
         schedule_to_close_timeout=WITHOUT_WORKERS,
-        heartbeat_timeout=HANDOVER_HEARTBEAT,
+        heartbeat_timeout=SHORT_HEARTBEAT_TIMEOUT,
         retry_policy=RETRIES,
-        cancellation_type=STOPS_FIRST,
+        cancellation_type=WAIT_CANCELLATION_COMPLETED,
     )
     run.use(request)
 
@@ -65,9 +65,9 @@ async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfil
         summary="read the worker's pod",
         start_to_close_timeout=API_CALLS,
         schedule_to_close_timeout=API_OUTAGE,
-        heartbeat_timeout=HANDOVER_HEARTBEAT,
+        heartbeat_timeout=SHORT_HEARTBEAT_TIMEOUT,
         retry_policy=RETRIES,
-        cancellation_type=STOPS_FIRST,
+        cancellation_type=WAIT_CANCELLATION_COMPLETED,
     )
     prompt = workflow.start_activity(
         activities.bundle_prompt,
@@ -81,9 +81,9 @@ async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfil
         summary="build prompt Secret",
         start_to_close_timeout=API_CALLS,
         schedule_to_close_timeout=API_OUTAGE,
-        heartbeat_timeout=HANDOVER_HEARTBEAT,
+        heartbeat_timeout=SHORT_HEARTBEAT_TIMEOUT,
         retry_policy=RETRIES,
-        cancellation_type=STOPS_FIRST,
+        cancellation_type=WAIT_CANCELLATION_COMPLETED,
     )
     try:
         await wait_all(profile, prompt)
@@ -93,8 +93,8 @@ async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfil
     return profile.result(), prompt.result()
 
 
-def _request(run: RunState) -> RunRequest:
-    """The request; OpenCode's command line where its server could not be used."""
+def _request_for_attempt(run: RunState) -> RunRequest:
+    """The request; it has OpenCode's command line as its transport if the server could not be used before."""
     config, ended = run.config, [attempt.known_failure for attempt in run.attempts]
     if config.transport == "auto" and any(each and each.code == ServerUnusable.code for each in ended):
         config = config.model_copy(update={"transport": "run"})
@@ -112,7 +112,7 @@ async def create_job(
         activities.create_job,
         CreateJob(
             attempt=key,
-            request=_request(run),
+            request=_request_for_attempt(run),
             profile=profile,
             prompt=prompt,
             session=attempt.session,
@@ -121,9 +121,9 @@ async def create_job(
         summary=f"create Job {key.job_name}",
         start_to_close_timeout=PREVIOUS_PODS,
         schedule_to_close_timeout=CREATION + run.grace + timedelta(seconds=run.config.schedule_timeout_sec),
-        heartbeat_timeout=HANDOVER_HEARTBEAT,
+        heartbeat_timeout=SHORT_HEARTBEAT_TIMEOUT,
         retry_policy=RETRIES,
-        cancellation_type=STOPS_FIRST,
+        cancellation_type=WAIT_CANCELLATION_COMPLETED,
     )
     try:
         await wait_all(creation)

@@ -1,4 +1,4 @@
-"""Whether a run makes another attempt, on whose budget, and with which session. Pure: by the attempts so far."""
+"""Whether another attempt follows, and which session it resumes. Pure: by the attempts so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,20 +31,21 @@ class RetryDecision:
     reason: str
 
 
-def next_attempt(attempts: Sequence[Attempt], config: RunConfig, *, waits: bool = False) -> RetryDecision | None:
+def next_attempt(attempts: Sequence[Attempt], config: RunConfig, *, has_message: bool = False) -> RetryDecision | None:
     """The attempt that follows the last one; None when the last one's outcome is the run's.
 
-    A success is followed by another one if a message waits for the agent.
-
-    An agent's own failure is never retried. A lost pod, node or image pull costs the infrastructure budget. An OpenCode
+    An agent's own failure is never retried. A lost pod, node or image pull costs the infrastructure budget. An agent
     that hung before its first line is retried once. No attempt follows one whose pods are not known to be deleted.
+
+    Args:
+        has_message: a message waits for the agent, so an attempt follows also a success.
     """
     last = attempts[-1]
     if not last.pods_deleted:
         return None
     if last.session_refused and last.failure is None:
         return RetryDecision(timedelta(), "session unknown: start a fresh one")
-    if last.succeeded and waits:
+    if last.succeeded and has_message:
         return RetryDecision(timedelta(), "a message is its next prompt")
     failure = last.known_failure
     if failure is None or failure.budget != "infrastructure":

@@ -31,8 +31,8 @@ class RunState:
         attempts: those whose agent has ended.
         current: the attempt that is being made.
         queued: messages that the agent has not answered yet, for its next prompt.
-        stopped_by: why the run is to end: the first reason counts.
-        stopped_before_attempt: why no attempt was made, or no further one.
+        stopped_by: why the run was stopped, such as a cancel: the first reason counts.
+        failure_outside_attempts: why there was no attempt, or no further one.
         warned_limits: limits of the budget of which people have been warned.
         decided: the outcome that callers get, once there is one; it never changes.
     """
@@ -44,7 +44,7 @@ class RunState:
     current: Attempt | None = None
     queued: tuple[QueuedMessage, ...] = ()
     stopped_by: Failure | None = None
-    stopped_before_attempt: Failure | None = None
+    failure_outside_attempts: Failure | None = None
     warned_limits: set[BudgetLimit] = field(default_factory=set)
     decided: Outcome | None = None
     _request: RunRequest | None = None
@@ -52,7 +52,7 @@ class RunState:
 
     @classmethod
     def of(cls, start: RunStart) -> Self:
-        """The state in which no worker has begun."""
+        """The state of a run that no worker has begun."""
         return cls(start, CurrentDetails.of(start))
 
     @property
@@ -62,13 +62,13 @@ class RunState:
 
     @property
     def request(self) -> RunRequest:
-        """What the start holds sealed, without secrets; known from the first attempt on."""
+        """What the caller asks for, without secrets; known from the first attempt on."""
         if self._request is None:
             raise AssertionError("no attempt is made before the request is prepared")
         return self._request
 
     def use(self, request: RunRequest) -> None:
-        """From now on the request is known."""
+        """Takes the request, once it is opened, and shows its warnings."""
         self._request = request
         self.details = self.details.with_request(request)
         self.warn(*request.notes)
@@ -114,7 +114,7 @@ class RunState:
     @property
     def has_ended(self) -> bool:
         """Whether no agent will work any more."""
-        return self.decided is not None or self.stopped_by is not None or self.stopped_before_attempt is not None
+        return self.decided is not None or self.stopped_by is not None or self.failure_outside_attempts is not None
 
     # stopping
 
@@ -124,7 +124,7 @@ class RunState:
         return self.stopped_by is not None and self.stopped_by.code == RunCancelled.code
 
     def stop(self, reason: Failure) -> None:
-        """Interrupts what may be interrupted. Parsing and cleanup may not; the run sees the reason after them."""
+        """Cancels the work of `until_stopped`. Parsing and cleanup go on; the run ends after them."""
         if self.stopped_by is None:
             self.stopped_by = reason
             if self._stoppable is not None:
@@ -145,7 +145,7 @@ class RunState:
             self._stoppable = None
 
     def raise_if_stopped(self) -> None:
-        """For after a step that ends well also when it is interrupted.
+        """For use after a step that may end well although it is cancelled.
 
         Raises:
             CancelledError: the run was stopped.
@@ -185,7 +185,7 @@ class RunState:
             workflow.set_current_details(self.details.markdown)  # no command: any step may warn
 
     def warn_of_budget(self, warning: BudgetWarning) -> None:
-        """Shows it, once for each limit: a worker that takes over from a killed one may send it again."""
+        """Adds the warning, once for each limit: a worker that takes over from a killed one may send it again."""
         if warning.limit not in self.warned_limits:
             self.warned_limits.add(warning.limit)
             self.warn(warning.text)
@@ -229,7 +229,7 @@ class RunState:
         return result.outcome(
             self._request,
             report=last.report if last else None,
-            failure=self.stopped_before_attempt or (last.failure if last else None),
+            failure=self.failure_outside_attempts or (last.failure if last else None),
             end=last.end.container if last and last.end else None,
             earlier=[attempt.report for attempt in self.attempts[:-1] if attempt.report],
             receipt=last.end.receipt if last and last.end else None,

@@ -11,7 +11,12 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import MessageNotDelivered
     from agent_runs.contracts.messages import QueuedMessage, TellAgent
     from agent_runs.contracts.updates import Answer, Delivery, Tell
-    from workflows.activity_calls import HANDOVER_HEARTBEAT, RETRIES, STOPS_FIRST, failure_of_activity
+    from workflows.activity_calls import (
+        RETRIES,
+        SHORT_HEARTBEAT_TIMEOUT,
+        WAIT_CANCELLATION_COMPLETED,
+        failure_of_activity,
+    )
     from workflows.attempt import Attempt
     from workflows.run_state import RunState
 
@@ -24,7 +29,7 @@ MAX_QUEUED: Final = 20
 
 
 async def tell(run: RunState, message: Tell) -> Delivery:
-    """Delivers a message as soon as the agent works; one that takes none then gets it as its next prompt.
+    """Delivers a message as soon as the agent works. An agent that takes none then gets it as its next prompt.
 
     Raises:
         MessageNotDelivered: it does not work any more, or takes none.
@@ -49,7 +54,7 @@ def _queue(run: RunState, attempt: Attempt, message: Tell) -> Delivery:
 
 
 async def deliver(run: RunState, message: Tell | Answer, limit: timedelta) -> Delivery:
-    """Gives the agent of the current attempt a message or an answer; ends with the attempt.
+    """Gives the agent of the current attempt a message or an answer; gives up when the attempt ends.
 
     Raises:
         MessageNotDelivered: it has ended, or does not take it.
@@ -71,9 +76,9 @@ async def deliver(run: RunState, message: Tell | Answer, limit: timedelta) -> De
         summary=f"answer the agent's question {question}" if question else f"tell the agent {message.message_id}",
         start_to_close_timeout=DELIVERY,
         schedule_to_close_timeout=limit,
-        heartbeat_timeout=HANDOVER_HEARTBEAT,
+        heartbeat_timeout=SHORT_HEARTBEAT_TIMEOUT,
         retry_policy=RETRIES,
-        cancellation_type=STOPS_FIRST,
+        cancellation_type=WAIT_CANCELLATION_COMPLETED,
     )
     await workflow.wait_condition(lambda: step.done() or run.current is not attempt or run.has_ended)
     if not step.done():

@@ -10,7 +10,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts import activities
     from agent_runs.contracts.messages import JobRef, JoinedRun, RotateToken
-    from workflows.activity_calls import API_OUTAGE, HEARTBEAT, RETRIES, STOPS_FIRST
+    from workflows.activity_calls import API_OUTAGE, HEARTBEAT_TIMEOUT, RETRIES, WAIT_CANCELLATION_COMPLETED
     from workflows.attempt import Attempt
     from workflows.run_state import RunState
 
@@ -75,9 +75,9 @@ async def _rotate_token(input: RotateToken) -> str | None:
             summary=f"rotate token to run {input.joined.run_id}",
             start_to_close_timeout=KUBELET_UPDATE,
             schedule_to_close_timeout=API_OUTAGE,
-            heartbeat_timeout=HEARTBEAT,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RETRIES,
-            cancellation_type=STOPS_FIRST,
+            cancellation_type=WAIT_CANCELLATION_COMPLETED,
         )
     except ActivityError as error:
         if is_cancelled_exception(error):

@@ -38,7 +38,7 @@ from agent_runs.contracts.errors import InvalidRequest
 from agent_runs.contracts.identity import WORKFLOW_TYPE, workflow_id
 from agent_runs.contracts.outcome import Outcome
 from workflows import attributes
-from workflows.current_details import FINAL, Phase
+from workflows.current_details import FINAL_PHASES, Phase
 
 RUNNING: Final = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
 CALLER: Final = "caller"
@@ -182,7 +182,7 @@ async def _join_or_busy(
     if execution.status is not ExecutionStatus.RUNNING:
         return None
     company, start = execution.typed_search_attributes.get(attributes.COMPANY_ID), wake.start
-    if not (task and (task, company) == (start.task, start.company_id)) and phase not in FINAL:
+    if not (task and (task, company) == (start.task, start.company_id)) and phase not in FINAL_PHASES:
         return busy
     join = updates.Join(run_id=start.run_id, company_id=start.company_id, task=start.task, sealed=wake.join)
     update_id = f"join:{start.company_id}:{start.run_id}"

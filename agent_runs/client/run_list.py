@@ -20,7 +20,7 @@ from temporalio.service import RPCError
 from agent_runs.client.runs import RunSummary, list_query, summary_of
 from agent_runs.contracts.errors import FAILURES
 from workflows import attributes
-from workflows.current_details import FINAL, Phase
+from workflows.current_details import FINAL_PHASES, Phase
 
 PAGE_RUNS: Final = 50
 """Runs on one page at the most."""
@@ -190,9 +190,9 @@ def _in_phase(phase: str) -> str:
     outcome = f"RunPhase = {quoted(phase)}"
     status = _CLOSED_WITHOUT_OUTCOME.get(phase)
     if status is not None:
-        final = ", ".join(quoted(name) for name in sorted(FINAL))
+        final = ", ".join(quoted(name) for name in sorted(FINAL_PHASES))
         return f"({outcome} OR (ExecutionStatus = '{status}' AND RunPhase NOT IN ({final})))"
-    if phase in FINAL:
+    if phase in FINAL_PHASES:
         return outcome
     return f"({outcome} AND {OPEN})" if phase != Phase.QUEUED else f"(({outcome} OR RunPhase IS NULL) AND {OPEN})"
 

@@ -13,13 +13,13 @@ from agent_runs.contracts.identity import WORKFLOW_TYPE, RunKey, workflow_id
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.syntax import IDENTIFIER
 from workflows import attributes
-from workflows.current_details import FINAL, Phase
+from workflows.current_details import FINAL_PHASES, Phase
 
 Value = TypeVar("Value", str, datetime)
 
 SHORT_ID: Final = 8
 """Characters at the beginning of a run's id that name it where there is little room."""
-FAILED_PHASES: Final = FINAL - {Phase.SUCCEEDED.value} | {"terminated"}
+FAILED_PHASES: Final = FINAL_PHASES - {Phase.SUCCEEDED.value} | {"terminated"}
 """Phases of runs that have ended without success."""
 _SAME_ID: Final = 20
 """Runs with one id that are looked at: those of an agent are more than one only where a caller has repeated it."""
@@ -60,7 +60,7 @@ class RunSummary:
     @property
     def decided(self) -> bool:
         """The run has its outcome, or is closed without one; an open run may retain its outcome for its caller."""
-        return not self.open or self.phase in FINAL
+        return not self.open or self.phase in FINAL_PHASES
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """From its start to its end, or until now; None: its end is not known."""
@@ -167,6 +167,6 @@ async def summary_of(execution: WorkflowExecution) -> RunSummary:
 def _phase(execution: WorkflowExecution, phase: str | None) -> str:
     """The run's own phase; of a run that closed without an outcome, such as a terminated one, Temporal's status."""
     status = execution.status
-    if status in (None, WorkflowExecutionStatus.RUNNING) or phase in FINAL:
+    if status in (None, WorkflowExecutionStatus.RUNNING) or phase in FINAL_PHASES:
         return phase or "queued"
     return "" if status is None else status.name.lower().replace("_", " ")

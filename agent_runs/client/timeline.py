@@ -25,7 +25,7 @@ from agent_runs.contracts.request import Capabilities
 from agent_runs.contracts.updates import BUDGET_WARNING, BudgetWarning
 from agent_runs.transcript.events import printable
 from workflows.attributes import RUN_PHASE
-from workflows.current_details import FINAL
+from workflows.current_details import FINAL_PHASES
 
 PHASES: Final = {
     "prepare_run": "preparing",
@@ -164,7 +164,7 @@ class Timeline:
     def _phase_set(self, event: HistoryEvent, at: datetime) -> PhaseChange | None:
         """A final phase means that the run has its outcome."""
         attributes = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
-        if RUN_PHASE.name not in attributes or _text(attributes[RUN_PHASE.name].data) not in FINAL:
+        if RUN_PHASE.name not in attributes or _text(attributes[RUN_PHASE.name].data) not in FINAL_PHASES:
             return None
         self.closed = True
         return self._at("ended", at)

@@ -435,9 +435,9 @@ class Ended(Contract):
     workspace: Annotated[WorkspaceEnd | None, Field(exclude_if=lambda workspace: workspace is None)] = None
 
 
-AgentRuns: TypeAlias = Silence | OverQuota | OverBudget
+LimitReached: TypeAlias = Silence | OverQuota | OverBudget
 """Why `stream_logs` ended although the agent runs; another one follows the rest."""
-StreamEnd: TypeAlias = Ended | AgentRuns
+StreamEnd: TypeAlias = Ended | LimitReached
 """Result of `stream_logs`. Each has a `kind` of its own, which tells them apart in a history."""
 
 

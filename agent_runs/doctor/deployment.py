@@ -9,7 +9,7 @@ from typing import Final
 
 from agent_runs.contracts.start import Finding
 from agent_runs.kube.client import Cluster
-from agent_runs.kube.diagnosis import Ended, Failing, Waiting, diagnose
+from agent_runs.kube.diagnosis import ContainerEnded, Failing, Waiting, diagnose
 from agent_runs.kube.failures import LogCut, LogRefused
 from agent_runs.kube.objects import ContainerStatus, Deployment, Event, Pod
 
@@ -112,7 +112,7 @@ def _cause(pod: Pod, events: Sequence[Event]) -> str | None:
     text = diagnosis.message if isinstance(diagnosis, Failing) else ""
     if isinstance(diagnosis, Waiting) and not diagnosis.reason.startswith(("Waiting", "ContainerCreating")):
         text = diagnosis.reason
-    if isinstance(diagnosis, Ended):
+    if isinstance(diagnosis, ContainerEnded):
         text = diagnosis.end.message or diagnosis.end.reason or "it ended"
     return _line(text) or None
 

@@ -134,7 +134,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ContainerEnded:
     """The agent container ended. `termination_cause` names the failure, unless the end was OpenCode's own exit."""
 
     end: ContainerEnd
@@ -151,7 +151,7 @@ class Failing:
         return self.error(self.message)
 
 
-Diagnosis: TypeAlias = Waiting | Running | Ended | Failing
+Diagnosis: TypeAlias = Waiting | Running | ContainerEnded | Failing
 
 
 def diagnose(
@@ -178,7 +178,7 @@ def diagnose(
         return _without_pod(job, events, had_pod=had_pod)
     status, outside = pod.container(container), _outside_reason(pod, job if job_was_read else _UNREAD_JOB)
     if status is not None and status.state.terminated is not None:
-        return Ended(_end(status.state.terminated, pod, container, outside))
+        return ContainerEnded(_end(status.state.terminated, pod, container, outside))
     if pod.status.phase in {"Succeeded", "Failed"}:
         return _ended_unseen(pod, status, outside)
     if now is not None and _is_node_silent(pod, now):
@@ -416,7 +416,7 @@ def _ended_unseen(pod: Pod, status: ContainerStatus | None, outside: str | None)
         if ended is not None and ended.exit_code != 0:
             return _failed_init(pod, each.name, ended, outside)
     message = pod.status.message or f"the pod is {pod.status.phase} and its container's end was not reported"
-    return Ended(ContainerEnd(reason=bounded(reason) or "Unknown", message=bounded(message)))
+    return ContainerEnded(ContainerEnd(reason=bounded(reason) or "Unknown", message=bounded(message)))
 
 
 def _outside_reason(pod: Pod, job: Job | None) -> str | None:

@@ -22,7 +22,7 @@ from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, Po
 from agent_runs.contracts.messages import JobRef, PodRef
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
-from agent_runs.kube.diagnosis import Ended, Failing, Running, diagnose, silent_node
+from agent_runs.kube.diagnosis import ContainerEnded, Failing, Running, diagnose, silent_node
 from agent_runs.kube.failures import ExecFailed, LogCut, LogRefused
 from agent_runs.kube.objects import ContainerState, Job, Pod
 from agent_runs.logs.buffer import BUFFER_BYTES, Batch, Buffer
@@ -48,7 +48,7 @@ SIDECAR_LOST: Final = "the sidecar ended while the agent was running, so its out
 
 log: Final[Any] = structlog.get_logger()
 
-Termination: TypeAlias = Ended | Failing
+Termination: TypeAlias = ContainerEnded | Failing
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class FollowTiming:
 
 
 class Follower:
-    """Follows one agent's output. Iterate it inside `async with`; then `termination` and `last` are set.
+    """Follows one agent's output. Iterate it inside `async with`; then `termination` and `last_frame` are set.
 
     Once `may_end_early` is true, the consumer may call `end_early` instead of waiting for the status of the agent's
     container, if it has all of the output; `termination` then stays None.
@@ -105,7 +105,7 @@ class Follower:
         buffer: bytes read ahead of the consumer.
         limits: how long the agent may be silent.
         has_stdout: output on stdout is stored already.
-        progress: judges the output, and knows what is stored already; without it all output is progress.
+        agent_state: judges the output, and knows what is stored already; without it all output is progress.
         wall_clock: this machine's.
     """
 
@@ -120,7 +120,7 @@ class Follower:
         buffer: int = BUFFER_BYTES,
         limits: SilenceLimits = NO_LIMITS,
         has_stdout: bool = False,
-        progress: AgentState | None = None,
+        agent_state: AgentState | None = None,
         wall_clock: WallClock = utc_now,
         metrics: Recorder = NOT_RECORDED,
     ) -> None:
@@ -141,11 +141,11 @@ class Follower:
             self._log,
             limits=limits,
             has_stdout=has_stdout,
-            progress=progress,
+            agent_state=agent_state,
             wall_clock=wall_clock,
-            runs=lambda: self.last is None and self.termination is None,
+            is_running=lambda: self.last_frame is None and self.termination is None,
             is_stored=lambda: self._buffer.stored,
-            ended=self._stop_reading,
+            on_proven=self._stop_reading,
         )
         self._container_id = ""
         self._is_pod_ending = False
@@ -164,9 +164,9 @@ class Follower:
         self.backfilled = 0
 
     @property
-    def last(self) -> LastFrame | None:
+    def last_frame(self) -> LastFrame | None:
         """The sidecar's last frame, None when it was killed before it."""
-        return self._log.last
+        return self._log.last_frame
 
     @property
     def has_frames(self) -> bool:
@@ -181,11 +181,11 @@ class Follower:
         """
         if self.ended_early:
             return ContainerEnd(exit_code=0)
-        if not isinstance(self.termination, Ended):
+        if not isinstance(self.termination, ContainerEnded):
             return None
         end = self.termination.end
-        if end.exit_code is None and self.last is not None and self.last.exit_code is not None:
-            return end.model_copy(update={"exit_code": self.last.exit_code})
+        if end.exit_code is None and self.last_frame is not None and self.last_frame.exit_code is not None:
+            return end.model_copy(update={"exit_code": self.last_frame.exit_code})
         return end
 
     @property
@@ -196,7 +196,7 @@ class Follower:
         """
         sidecar = self._sidecar.terminated
         codes = {self.end.exit_code if self.end else None, sidecar.exit_code if sidecar else None}
-        return self.last is None and codes == {UNRECORDED_EXIT}
+        return self.last_frame is None and codes == {UNRECORDED_EXIT}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ class Follower:
 
         Never once the status is known, which counts for more.
         """
-        last = self.last
+        last = self.last_frame
         return (
             self.termination is None
             and last is not None
@@ -279,15 +279,19 @@ class Follower:
     async def _until_ended(self) -> None:
         pause = _Backoff(self._timing)
         while self.termination is None:
-            read = await self._read_log(follow=not self._log.needs_polling) if self.last is None else _Connection()
-            if self.last is not None:
+            read = _Connection()
+            if self.last_frame is None:
+                read = await self._read_log(follow=not self._log.needs_polling)
+            if self.last_frame is not None:
                 self.wake()  # the consumer may end early
                 # a kubelet reports the end up to seconds later
                 await self._watched.shows(self._shows_end, self._timing.max_pause)
             termination = await self._read_termination()
             if termination is not None:
                 self._agent_ended = True
-                self.termination = termination if self.last is not None else await self._after_end(termination, read)
+                if self.last_frame is None:
+                    termination = await self._after_end(termination, read)
+                self.termination = termination
             elif read.ended_cleanly and not self._log.contiguous:
                 await self._backfill_tail()
             if self.termination is None:
@@ -296,12 +300,12 @@ class Follower:
 
     async def _after_end(self, termination: Termination, read: "_Connection") -> Termination | None:
         """Get what is missing up to the last frame of an agent that has ended; None if more may come."""
-        if isinstance(termination, Ended) and self._sidecar_runs:
+        if isinstance(termination, ContainerEnded) and self._sidecar_runs:
             return termination if await self._is_tail_over(read) else None
-        if isinstance(termination, Ended | _SidecarLost) and not self._never_had_output:
+        if isinstance(termination, ContainerEnded | _SidecarLost) and not self._never_had_output:
             self._is_finishing = True
             await self._finish_log()
-        if isinstance(termination, _SidecarLost) and self.last is not None:
+        if isinstance(termination, _SidecarLost) and self.last_frame is not None:
             return await self._read_termination()  # nothing is lost
         return termination
 
@@ -319,7 +323,7 @@ class Follower:
         now = asyncio.get_running_loop().time()
         if await self._backfill_tail() or read.progressed or self._progressed_at is None:
             self._progressed_at = now
-        if self.last is not None:
+        if self.last_frame is not None:
             return True
         if now - self._progressed_at < self._timing.unreadable_timeout.total_seconds():
             return False
@@ -357,7 +361,7 @@ class Follower:
         pause, loop = _Backoff(self._timing), asyncio.get_running_loop()
         readable = loop.time()
         follow, quiet, partial_line = not self._sidecar_runs, 0, b""
-        while self.last is None and quiet < 2:
+        while self.last_frame is None and quiet < 2:
             read = await self._read_log(follow=follow, whole=quiet == 1)
             if read.ended_cleanly and (read.progressed or self._log.caught_up):
                 readable = loop.time()
@@ -373,12 +377,12 @@ class Follower:
 
     def _apply_last_frame(self) -> None:
         """Take the end from the last frame if the pod was deleted before its status could be read."""
-        last = self.last
+        last = self.last_frame
         if not isinstance(self.termination, Failing) or last is None or last.stopped_by:
             return
         if last.exit_code is not None:
             message = "the pod was deleted before its status could be read; the exit code is the runner's"
-            self.termination = Ended(ContainerEnd(exit_code=last.exit_code, message=message))
+            self.termination = ContainerEnded(ContainerEnd(exit_code=last.exit_code, message=message))
 
     async def _read_log(self, *, follow: bool, whole: bool = False) -> "_Connection":
         """Read one connection.
@@ -408,7 +412,7 @@ class Follower:
                     read.progressed = await self._deliver(result) or read.progressed
                     if self._log.missing_range is not None:
                         await self._backfill()
-                    if self._log.spent or self.last is not None:
+                    if self._log.spent or self.last_frame is not None:
                         break
                 else:
                     read.ended_cleanly = True
@@ -530,7 +534,7 @@ class Follower:
             return Failing(PodLost, "the agent container was started a second time")
         if isinstance(diagnosis, Running):
             return None if pod is None else self._diagnose_sidecar(pod)
-        return diagnosis if isinstance(diagnosis, Ended | Failing) else None
+        return diagnosis if isinstance(diagnosis, ContainerEnded | Failing) else None
 
     def _diagnose_sidecar(self, pod: Pod) -> "_SidecarLost | None":
         """Return the failure if the sidecar of a running agent has ended: it is never started again.
@@ -538,7 +542,7 @@ class Follower:
         A pod that is being deleted has another reason to end, which its agent's status will show.
         """
         ended = _sidecar_state(pod).terminated
-        if ended is None or self.last is not None or _is_being_deleted(pod):
+        if ended is None or self.last_frame is not None or _is_being_deleted(pod):
             return None
         code = "unknown" if ended.exit_code is None else str(ended.exit_code)
         return _SidecarLost(PodLost, f"{SIDECAR_LOST}: {ended.reason or 'ended'} (exit {code})")

@@ -111,7 +111,7 @@ class LogReader:
         partial_line: the beginning of a line with which the last connection ended.
         newest_number: number of the newest frame that the log has shown, new or repeated; 0 before the first.
         has_stdout: the log has shown a frame of stdout, new or repeated.
-        last: the last frame, None until it was read.
+        last_frame: None until it was read.
         noise: lines of this connection that are no output.
     """
 
@@ -128,7 +128,7 @@ class LogReader:
         self.newest_number = 0
         self._newest_stamp: str | None = None
         self.has_stdout = False
-        self.last: LastFrame | None = None
+        self.last_frame: LastFrame | None = None
         # what is missing
         self._missing_end: int | None = None
         self._postponed: list[Frame | Junk] = []
@@ -213,7 +213,7 @@ class LogReader:
 
         That is a guess, also before the log has shown anything: a rotation may have left an empty file.
         """
-        if self.last is None:
+        if self.last_frame is None:
             self._missing_end = self._number + 1 + size
             self.begin_backfill()
         return self.missing_range
@@ -230,7 +230,7 @@ class LogReader:
     def backfill(self, data: bytes) -> ReadResult:
         """Take the next piece of a text with missing frames, without time stamps; anything else in it is ignored.
 
-        Only the next missing frame is taken each time, and no `last` before frames that are known.
+        Only the next missing frame is taken each time, and no last frame before frames that are known.
         """
         result, new = ReadResult(), list[Frame]()
         for item in self._backfill_reader.feed(data):
@@ -340,13 +340,13 @@ class LogReader:
             self._after = lines[-1].sequence
             self._covered = max(self._covered, self._after)
         if new[-1].stream == "last":
-            self.last = LastFrame.parse(new[-1].payload)
+            self.last_frame = LastFrame.parse(new[-1].payload)
         self.since = _second_of(new[-1].timestamp) or self.since
         self._remember(new)
 
     def _remember(self, new: list[Frame]) -> None:
         """Note the first frame that another reader would need, and its second: at least the last frame."""
-        needed = min(self._lines.needed_from, self._lines.seq if self.last is not None else self._lines.seq + 1)
+        needed = min(self._lines.needed_from, self._lines.seq if self.last_frame is not None else self._lines.seq + 1)
         if needed == self._lines.seq + 1:
             self._needed = (needed, self.since)
         else:

@@ -28,10 +28,10 @@ class SilenceWatch:
     Args:
         log: what was read so far.
         has_stdout: output on stdout is stored already.
-        progress: judges the output, and knows what is stored already; without it all output is progress.
-        runs: whether nothing has shown the agent's end.
+        agent_state: judges the output, and knows what is stored already; without it all output is progress.
+        is_running: whether nothing has shown the agent's end.
         is_stored: whether the consumer has stored all that was read, and waits for more.
-        ended: called once the silence is proven. What is read later would change what the agent is found to wait for.
+        on_proven: called once the silence is proven: what is read later would change what the agent seems to wait for.
 
     Attributes:
         exceeded: the silence that was proven.
@@ -46,22 +46,22 @@ class SilenceWatch:
         *,
         limits: SilenceLimits,
         has_stdout: bool,
-        progress: AgentState | None,
+        agent_state: AgentState | None,
         wall_clock: WallClock,
-        runs: Callable[[], bool],
+        is_running: Callable[[], bool],
         is_stored: Callable[[], bool],
-        ended: Callable[[], None],
+        on_proven: Callable[[], None],
     ) -> None:
         self._proof = SilenceProof(cluster, pod)
         self._pod = pod
         self._log = log
         self._limits = limits
         self._had_stdout = has_stdout
-        self._progress = progress
+        self._agent_state = agent_state
         self._wall_clock = wall_clock
-        self._runs = runs
+        self._is_running = is_running
         self._is_stored = is_stored
-        self._ended = ended
+        self._on_proven = on_proven
         self._clock: SilenceClock | None = None  # until it starts, and without limits
         self._progressed = self._brought_lines = False  # since output was last noted
         self._progress_stamp: datetime | None = None  # by the node's clock
@@ -100,10 +100,10 @@ class SilenceWatch:
             self._progressed = self._brought_lines = False
 
     def _judge(self, result: ReadResult) -> None:
-        """Whether it is progress; a gap may hide some."""
+        """Note whether it brought lines, and progress; a gap may hide some."""
         if result.lines or result.gaps:
             self._brought_lines = True
-            judged = self._progress is None or self._progress.add(result.lines)
+            judged = self._agent_state is None or self._agent_state.add(result.lines)
             self._progressed = self._progressed or judged or bool(result.gaps)
 
     def _note(self, output: LastOutput, stamp: datetime | None) -> None:
@@ -124,7 +124,7 @@ class SilenceWatch:
     async def _measure(self, clock: SilenceClock) -> None:
         loop = asyncio.get_running_loop()
         while clock.limit or self._limits.answered:
-            clock.has_answered = self._progress is not None and self._progress.has_answered
+            clock.has_answered = self._agent_state is not None and self._agent_state.has_answered
             left = clock.remaining(loop.time()) if clock.limit else self._limits.answered
             if left > timedelta():  # the limit may be another one before it is over
                 await asyncio.sleep(min(left, self._limits.shortest or left).total_seconds())
@@ -135,16 +135,16 @@ class SilenceWatch:
             elif clock.remaining(loop.time()) <= timedelta():  # it may have made progress while its work was looked at
                 self.chatters = not clock.awaits_first_output and self._wrote_lately(clock)
                 self.exceeded = clock
-                self._ended()
+                self._on_proven()
                 return
 
     async def _is_silent(self, clock: SilenceClock) -> bool:
         """Whether the agent makes no progress for too long, and all that it wrote before is stored."""
         newest = self._log.newest
-        if self._progress is not None and self._progress.is_asking:
+        if self._agent_state is not None and self._agent_state.is_asking:
             return False
         if self._wrote_without_progress(clock):
-            return self._log.missing_range is None and self._runs()
+            return self._log.missing_range is None and self._is_running()
         return (
             self._has_nothing_left
             and await self._proof.holds(clock, newest)
@@ -154,7 +154,7 @@ class SilenceWatch:
     @property
     def _has_nothing_left(self) -> bool:
         """Whether all that was read is stored, nothing is known to be missing, and the agent runs."""
-        return self._is_stored() and self._log.missing_range is None and self._runs()
+        return self._is_stored() and self._log.missing_range is None and self._is_running()
 
     def _wrote_without_progress(self, clock: SilenceClock) -> bool:
         """Whether the log itself shows that no progress was made for too long, both ends by the node's clock.
@@ -173,17 +173,17 @@ class SilenceWatch:
 
     async def _may_work(self, clock: SilenceClock) -> bool:
         """Whether a tool works although nothing shows it, or nobody can tell."""
-        if self._progress is None or clock.awaits_first_output or clock.has_answered:
+        if self._agent_state is None or clock.awaits_first_output or clock.has_answered:
             return False
-        if not self._progress.may_run_tool:
+        if not self._agent_state.may_run_tool:
             return False
         work, now, before = await self._proof.work(), _now(), self._work
         if work is None:
             return True
         self._work = now, work
         if before is None:
-            return work.goes_on(self._progress.last_progress, None, timedelta())
-        return work.goes_on(self._progress.last_progress, before[1], timedelta(seconds=now - before[0]))
+            return work.goes_on(self._agent_state.last_progress, None, timedelta())
+        return work.goes_on(self._agent_state.last_progress, before[1], timedelta(seconds=now - before[0]))
 
 
 def _now() -> float:

@@ -112,7 +112,7 @@ class StoredOutput:
     """What is stored of one attempt so far.
 
     Attributes:
-        agent: what it is doing; the follower adds what is not stored yet.
+        agent_state: the follower adds what is not stored yet.
         questions: None where nobody is asked.
         cursor: where in the log another worker finds what follows.
         run_size: bytes that the whole run takes in the store, all attempts together.
@@ -123,7 +123,7 @@ class StoredOutput:
     tally: Tally = field(default_factory=Tally)
     gaps: list[Gap] = field(default_factory=list)
     fold: Fold = field(default_factory=Fold)
-    agent: AgentState = field(default_factory=AgentState)
+    agent_state: AgentState = field(default_factory=AgentState)
     cursor: Cursor = field(default_factory=Cursor)
     run_size: int = 0
     questions: Questions | None = None
@@ -148,7 +148,7 @@ class StoredOutput:
             gaps = [gap_of(line) for line in page if line.stream == GAP_STREAM]
             size = sum(len(line.data) for line in shown)
             await off_loop(size, stored.add, shown, gaps)
-            await off_loop(size, stored.agent.add, shown)
+            await off_loop(size, stored.agent_state.add, shown)
             stored.sequence = page[-1].sequence
             heartbeat(stored.progress)
         return stored

@@ -17,14 +17,14 @@ from agent_runs.contracts.identity import WORKFLOW_TYPE
 from agent_runs.metrics.definitions import CHECK_OK, OPEN_RUNS
 from agent_runs.metrics.recorder import Recorder
 from agent_runs.service.health import Health
-from workflows.current_details import FINAL, Phase
+from workflows.current_details import FINAL_PHASES, Phase
 
 INTERVAL: Final = timedelta(seconds=10)
 """Between two samples; each is four counts by Temporal. Prometheus' usual interval of scrapes is not shorter."""
 REQUEST_TIMEOUT: Final = timedelta(seconds=5)
 
 _OPEN: Final = f"WorkflowType = '{WORKFLOW_TYPE}' AND ExecutionStatus = 'Running'"
-_ENDED: Final = ", ".join(f"'{phase}'" for phase in sorted(FINAL))
+_ENDED: Final = ", ".join(f"'{phase}'" for phase in sorted(FINAL_PHASES))
 QUERIES: Final = {
     "preparing": f"{_OPEN} AND RunPhase IS NULL",
     "scheduling": f"{_OPEN} AND RunPhase = '{Phase.SCHEDULING}'",

@@ -25,7 +25,7 @@ JUDGED: Final = 200
 KINDS: Final = 1024
 """Kinds of lines that are remembered, the newest ones."""
 TOOLS: Final = 8
-LINE_LIMIT: Final = 200
+MAX_REPEATED_LINE: Final = 200
 """Characters of a repeated line in a message."""
 SUB_AGENT: Final = "task"
 _EVENT: Final = re.compile(
@@ -81,7 +81,7 @@ class AgentState:
     @property
     def repeated_line(self) -> str:
         """The newest line that was no progress, or its beginning."""
-        return _PREFIX.sub("", plain_text(self._repeated, KIND_HEAD))[:LINE_LIMIT]
+        return _PREFIX.sub("", plain_text(self._repeated, KIND_HEAD))[:MAX_REPEATED_LINE]
 
     @property
     def tools(self) -> tuple[str, ...]:

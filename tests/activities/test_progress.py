@@ -240,7 +240,7 @@ async def follow(script: Script, takeovers: Sequence[float] = (), **faults: Any)
         agent = AgentState()
         agent.add(stored)
         follower = Follower(
-            container, JOB, container.pod_ref, cursor, limits=LIMITS, progress=agent, wall_clock=worker_clock
+            container, JOB, container.pod_ref, cursor, limits=LIMITS, agent_state=agent, wall_clock=worker_clock
         )
         try:
             async with asyncio.timeout_at(until), follower:

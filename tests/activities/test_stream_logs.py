@@ -42,7 +42,7 @@ from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, Scri
 from tests.support.ends import ended, over_quota
 from tests.support.lines import log_line
 from tests.support.sqlite import sqlite_store
-from workflows.activity_calls import HANDOVER_HEARTBEAT
+from workflows.activity_calls import SHORT_HEARTBEAT_TIMEOUT
 
 SECOND = datetime(2026, 11, 22, 1, 2, 3, tzinfo=UTC)
 KEY = AttemptKey(run=RunKey(agent_id="ada", company_id="acme", run_id="run-1"), attempt=1)
@@ -116,7 +116,7 @@ async def test_the_heartbeat_hides_a_secret_that_only_reading_json_reveals() -> 
 async def test_a_secret_in_a_line_that_repeats_is_hidden() -> None:
     stored = StoredOutput(await REDACTIONS.current())
     repeated = log_line(1, "stderr", b"retry with ghp_0123456789abcdef", terminated=True)
-    stored.agent.add([repeated] * 3)
+    stored.agent_state.add([repeated] * 3)
     cluster = ScriptedLog(Log([]), [(None, None)], [RUNNING])
     follower = Follower(cluster, JOB, POD)
     follower.silence.chatters = True
@@ -182,7 +182,7 @@ def test_a_heartbeat_that_contradicts_the_store_is_ignored(hint: StreamProgress)
 def test_more_streams_send_fewer_heartbeats_each_well_within_the_time_out() -> None:
     assert HeartbeatThrottle(1).interval == HeartbeatThrottle(100).interval == MIN_HEARTBEAT_INTERVAL
     assert HeartbeatThrottle(150).interval == timedelta(seconds=3)
-    assert HeartbeatThrottle(100_000).interval + timedelta(seconds=1) <= HANDOVER_HEARTBEAT / 2
+    assert HeartbeatThrottle(100_000).interval + timedelta(seconds=1) <= SHORT_HEARTBEAT_TIMEOUT / 2
 
 
 @pytest.mark.parametrize("details", [[], ["nonsense"], [{"sequence": "x"}], [None], [7]])

@@ -79,7 +79,7 @@ async def test_what_nobody_read_before_the_agents_end_is_complete(tmp_path: Path
     assert (numbers(lines), gaps) == ([*range(3 * PART)], [])
     tally = Tally()
     tally.add(lines)
-    assert tally.receipt(follower.last).state == "verified"
+    assert tally.receipt(follower.last_frame).state == "verified"
 
 
 @asynccontextmanager
@@ -156,7 +156,7 @@ async def test_what_a_stalled_reader_missed_is_backfilled_while_the_container_ru
     assert follower.backfilled > PART // 2
     tally = Tally()
     tally.add(lines + more)
-    assert tally.receipt(follower.last).state == "verified"
+    assert tally.receipt(follower.last_frame).state == "verified"
 
 
 async def test_what_a_stalled_reader_missed_for_good_is_a_gap_of_exact_size(
@@ -181,5 +181,5 @@ async def test_what_a_stalled_reader_missed_for_good_is_a_gap_of_exact_size(
     assert gap.frames >= 3 * PART - len(lines) > PART // 2
     tally = Tally()
     tally.add(lines)
-    receipt = tally.receipt(follower.last, gaps)
+    receipt = tally.receipt(follower.last_frame, gaps)
     assert (receipt.state, receipt.gaps) == ("differs", tuple(gaps))

@@ -5,7 +5,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agent_runs.contracts.errors import PodScheduleFailed
-from agent_runs.kube.diagnosis import Diagnosis, Ended, Failing, Running, StartTimeouts, Waiting, diagnose, summary
+from agent_runs.kube.diagnosis import (
+    ContainerEnded,
+    Diagnosis,
+    Failing,
+    Running,
+    StartTimeouts,
+    Waiting,
+    diagnose,
+    summary,
+)
 from agent_runs.kube.objects import Pod
 from tests.kube.pods import container, job, pod, terminated, unschedulable, waiting
 
@@ -112,5 +121,5 @@ def test_one_state_has_one_line(state: Pod, text: str) -> None:
 
 def test_an_agent_that_ended_before_anybody_looked_has_ended() -> None:
     diagnosis = diagnose(pod(terminated(2), phase="Failed"), job())
-    assert isinstance(diagnosis, Ended)
+    assert isinstance(diagnosis, ContainerEnded)
     assert diagnosis.end.exit_code == 2

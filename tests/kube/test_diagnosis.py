@@ -29,8 +29,8 @@ from agent_runs.contracts.errors import (
 from agent_runs.contracts.outcome import ContainerEnd
 from agent_runs.kube import diagnosis
 from agent_runs.kube.diagnosis import (
+    ContainerEnded,
     Diagnosis,
-    Ended,
     Failing,
     Running,
     StartTimeouts,
@@ -264,7 +264,7 @@ def test_how_a_container_ended(
     status: dict[str, Any], a_pod: dict[str, Any], end: tuple[int | None, str | None], failure: type[RunError] | None
 ) -> None:
     diagnosis = diagnose(pod(status, phase="Failed", **a_pod), job())
-    assert isinstance(diagnosis, Ended)
+    assert isinstance(diagnosis, ContainerEnded)
     assert (diagnosis.end.exit_code, diagnosis.end.reason) == end
     cause = termination_cause(diagnosis.end)
     assert (cause.error if cause else None) is failure
@@ -298,7 +298,7 @@ def test_the_cause_of_a_pods_deletion_is_the_same_in_every_state(
             more = {key: value for key, value in status.items() if key != "main"}
             state = pod(*status["main"], deleted="2026-11-21T22:00:00Z", **more)
             diagnosis = diagnose(state, a_job, job_was_read=job_was_read, now=BEGAN)
-            failing = termination_cause(diagnosis.end) if isinstance(diagnosis, Ended) else diagnosis
+            failing = termination_cause(diagnosis.end) if isinstance(diagnosis, ContainerEnded) else diagnosis
             assert isinstance(failing, Failing)
             assert failing.error is error
 
@@ -338,7 +338,7 @@ def test_a_start_that_takes_too_long_is_a_pod_start_failure() -> None:
 
 def test_a_pod_that_is_over_while_its_container_still_ends_has_no_exit_code_yet() -> None:
     diagnosis = diagnose(pod(RUNNING, phase="Failed", reason="DeadlineExceeded", message="too long"), job())
-    assert diagnosis == Ended(ContainerEnd(reason="DeadlineExceeded", message="too long"))
+    assert diagnosis == ContainerEnded(ContainerEnd(reason="DeadlineExceeded", message="too long"))
 
 
 def test_an_init_container_that_failed_is_the_cause_of_an_end_that_nobody_reported() -> None:
@@ -346,12 +346,12 @@ def test_an_init_container_that_failed_is_the_cause_of_an_end_that_nobody_report
         failed = diagnose(pod(init=[terminated(code, name="write-prompt")], phase="Failed"), job())
         assert isinstance(failed, Failing)
     ended = diagnose(pod(init=[terminated(0, "Completed", "write-prompt")], phase="Failed"), job())
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, ContainerEnded)
 
 
 def test_a_succeeded_pod_without_a_container_status_is_no_success() -> None:
     diagnosis = diagnose(pod(phase="Succeeded"), job())
-    assert isinstance(diagnosis, Ended)
+    assert isinstance(diagnosis, ContainerEnded)
     cause = termination_cause(diagnosis.end)
     assert cause is not None
     assert cause.error is ExitUnknown
@@ -413,9 +413,9 @@ def verdict(case: dict[str, Any]) -> tuple[dict[str, Any], str]:
         timeout = None if diagnosis.timeout is None else diagnosis.timeout.total_seconds()
         failure = {"code": diagnosis.error.code, "budget": diagnosis.error.budget}
         return {"state": "waits", **failure, "timeoutSec": timeout}, diagnosis.reason
-    failing = termination_cause(diagnosis.end) if isinstance(diagnosis, Ended) else diagnosis
+    failing = termination_cause(diagnosis.end) if isinstance(diagnosis, ContainerEnded) else diagnosis
     if failing is None:
-        assert isinstance(diagnosis, Ended)
+        assert isinstance(diagnosis, ContainerEnded)
         return {"state": "exited", "exitCode": diagnosis.end.exit_code}, ""
     return {"state": "failed", "code": failing.error.code, "budget": failing.error.budget}, failing.message
 
@@ -446,7 +446,7 @@ def test_a_failed_run_spends_the_budget_of_its_cause() -> None:
         with case(name):
             a_pod, a_job, events = read_case(recorded)
             diagnosis = diagnose(a_pod, a_job, events, had_pod=recorded["hadPod"])
-            if isinstance(diagnosis, Ended):
+            if isinstance(diagnosis, ContainerEnded):
                 outside = outside_failure(diagnosis.end)
                 failure = outside.error.as_failure("") if outside else Fold().report(diagnosis.end).failure
             else:
@@ -528,10 +528,10 @@ def test_every_state_has_a_diagnosis_and_no_unclear_one_is_a_success(
     a_job_there = None if a_job is None else decode(msgspec.json.encode(a_job), Job)
     decoded = [decode(msgspec.json.encode(each), Event) for each in events]
     diagnosis: Diagnosis = diagnose(state, a_job_there, decoded, had_pod=had_pod, job_was_read=job_was_read, now=BEGAN)
-    assert isinstance(diagnosis, Waiting | Running | Ended | Failing)
+    assert isinstance(diagnosis, Waiting | Running | ContainerEnded | Failing)
     judged = StartTimeouts(timedelta(0), timedelta(0), BEGAN).apply(diagnosis, BEGAN)
     assert not isinstance(judged, Waiting) or judged.queued
-    if isinstance(diagnosis, Ended) and termination_cause(diagnosis.end) is None:
+    if isinstance(diagnosis, ContainerEnded) and termination_cause(diagnosis.end) is None:
         assert state is not None
         status = state.container("opencode")
         assert status is not None
@@ -580,7 +580,11 @@ def test_no_damage_to_a_recorded_pod_breaks_the_diagnosis_or_turns_it_into_a_suc
     diagnosis = diagnose(a_pod, a_job, events, had_pod=case["hadPod"], job_was_read=job_was_read, now=BEGAN)
     judged = StartTimeouts(timedelta(0), timedelta(0), BEGAN).apply(diagnosis, BEGAN)
     assert not isinstance(judged, Waiting) or judged.queued
-    if isinstance(diagnosis, Ended) and diagnosis.end.exit_code == 0 and termination_cause(diagnosis.end) is None:
+    if (
+        isinstance(diagnosis, ContainerEnded)
+        and diagnosis.end.exit_code == 0
+        and termination_cause(diagnosis.end) is None
+    ):
         status = a_pod.container("opencode") if a_pod is not None else None
         assert status is not None
         assert status.state.terminated is not None
@@ -594,7 +598,7 @@ def test_any_json_is_a_pod_or_is_none(value: Any) -> None:
         a_pod = decode(json.dumps(value).encode(), Pod)
     except InvalidReply:
         return
-    assert isinstance(diagnose(a_pod, Job(), now=BEGAN), Waiting | Failing | Ended | Running)
+    assert isinstance(diagnose(a_pod, Job(), now=BEGAN), Waiting | Failing | ContainerEnded | Running)
 
 
 @pytest.mark.parametrize(
@@ -624,7 +628,7 @@ def test_the_end_of_a_sidecar_does_not_decide_the_run(code: int) -> None:
         terminated(0, "Completed"), terminated(code, name="paperclip-api"), phase="Failed" if code else "Succeeded"
     )
     diagnosis = diagnose(done, Job())
-    assert isinstance(diagnosis, Ended)
+    assert isinstance(diagnosis, ContainerEnded)
     assert (diagnosis.end.exit_code, termination_cause(diagnosis.end)) == (0, None)
 
 

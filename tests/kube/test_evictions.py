@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_runs.contracts.errors import DiskLimitExceeded, PodLost
-from agent_runs.kube.diagnosis import Ended, Failing, diagnose, exceeded_disk_limit, termination_cause
+from agent_runs.kube.diagnosis import ContainerEnded, Failing, diagnose, exceeded_disk_limit, termination_cause
 from agent_runs.kube.objects import ContainerState, ContainerStatus, Metadata, Pod, PodStatus, Terminated
 
 LIMITS = {
@@ -56,7 +56,7 @@ def evicted(message: str, *, with_status: bool) -> Pod:
 
 def cause(pod: Pod) -> Failing:
     diagnosis = diagnose(pod, None, job_was_read=False)
-    failing = termination_cause(diagnosis.end) if isinstance(diagnosis, Ended) else diagnosis
+    failing = termination_cause(diagnosis.end) if isinstance(diagnosis, ContainerEnded) else diagnosis
     assert isinstance(failing, Failing)
     return failing
 

@@ -123,7 +123,7 @@ async def test_every_line_comes_once(
     lines, batches, follower = await follow(ScriptedLog(Log(FRAMES, [40]), connections, pods), timing=timing)
     assert [line.data for line in lines] == EXPECTED
     assert [gap for batch in batches for gap in batch.gaps] == []
-    assert follower.last is not None
+    assert follower.last_frame is not None
     assert follower.end is not None
     assert follower.end.exit_code == 0
 
@@ -180,7 +180,7 @@ async def test_the_log_of_a_killed_runner_ends_after_two_reads_without_new_lines
     scripted = ScriptedLog(Log(framed(OUTPUT, last=None), [40]), [(None, None)], [both_ended(137, "OOMKilled")])
     lines, _, follower = await follow(scripted)
     assert [line.data for line in lines] == EXPECTED
-    assert follower.last is None
+    assert follower.last_frame is None
     assert follower.end is not None
     assert follower.end.reason == "OOMKilled"
     assert [follow for follow, _ in scripted.opened] == [True, True, False, False]
@@ -192,7 +192,7 @@ async def test_the_log_of_a_dead_node_counts_as_lost_after_a_timeout(agent: Pod)
     scripted = ScriptedLog(Log(FRAMES), [(20, None), (None, LogUnavailable(500, "", "kubelet"))], [agent])
     lines, _, follower = await follow(scripted)
     assert lines
-    assert follower.last is None
+    assert follower.last_frame is None
     assert follower.end is not None
 
 
@@ -360,7 +360,7 @@ async def test_what_cannot_be_backfilled_is_a_gap_of_exact_size(
     assert [(gap.after_sequence, gap.frames) for gap in gaps] == [(50 - size, size)]
     assert numbers == [*range(9 + 40 - size), *range(50, 100)]  # nobody knows whose part the first line beyond it is
     assert follower.backfilled == 40 - size
-    assert Tally().receipt(follower.last, gaps).state == "differs"
+    assert Tally().receipt(follower.last_frame, gaps).state == "differs"
 
 
 async def test_what_a_rotation_removed_before_a_silence_is_backfilled_while_the_agent_runs() -> None:
@@ -514,7 +514,7 @@ def test_what_an_open_connection_lacks_comes_from_the_sidecar_a_second_after_the
     scripted.watched, scripted.answers = [[RUNNING], 60.0, [ENDED]], [REST]
     lines, follower, at = timed(scripted)
     assert lines == EXPECTED
-    assert follower.last is not None
+    assert follower.last_frame is not None
     assert follower.end == ContainerEnd(exit_code=0, reason="Completed")
     assert 61 <= at <= 61.5
     assert (len(scripted.opened), scripted.status_reads, len(scripted.replays)) == (1, 1, 1)
@@ -559,7 +559,7 @@ def test_a_last_frame_that_never_comes_is_awaited_for_two_minutes() -> None:
     lines, follower, at = timed(scripted)
     assert lines == EXPECTED
     assert 120 <= at <= 135
-    assert follower.last is None
+    assert follower.last_frame is None
     assert follower.end is not None
     assert follower.end.exit_code == 0
 
@@ -803,7 +803,7 @@ async def test_a_real_run_is_followed_through_faults_and_its_receipt_verified(
     stdout = [line.data for line in lines if line.stream == "stdout"]
     assert stdout == [text for number in range(300) for text in (b"line %d" % number, b"same")]
     assert [line.data for line in lines if line.stream == "stderr"] == [b"err %d" % n for n in range(0, 300, 50)]
-    assert tally.receipt(follower.last, gaps).state == "verified"
+    assert tally.receipt(follower.last_frame, gaps).state == "verified"
     assert follower.end is not None
     assert follower.end.exit_code == 5
     assert follower.connections > 4

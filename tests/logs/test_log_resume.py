@@ -70,7 +70,7 @@ def test_cuts_and_replays_lose_and_double_nothing(
     assert pairs(delivered) == expected(outputs)
     assert [line.sequence for line in delivered] == sorted({line.sequence for line in delivered})
     assert all(line.whole for line in delivered)
-    assert reader.last is not None
+    assert reader.last_frame is not None
 
 
 @given(outputs=st.lists(OUTPUT, max_size=5), steps=STEPS, ends=st.lists(st.integers(0, 10**6), max_size=6))
@@ -228,7 +228,7 @@ def test_a_broken_beginning_does_not_hide_the_frames_of_our_runner(many: int) ->
     result = reader.feed(b"".join(BROKEN_LINE % number for number in range(many)) + log.text(None))
     assert pairs(result.lines) == [("stdout", b"hello")]
     assert reader.has_frames
-    assert reader.last is not None
+    assert reader.last_frame is not None
 
 
 @given(st.lists(st.sampled_from([b"sh: not delivered", b"x", b"", b"x" * 200_000, b"7q. x"]), max_size=30))
@@ -373,7 +373,7 @@ def test_a_reader_that_continues_behind_the_end_still_gets_the_last_frame() -> N
     reader = LogReader(behind)
     reader.connect()
     assert reader.feed(log.text(reader.since)).lines == []
-    assert reader.last is not None
+    assert reader.last_frame is not None
 
 
 @settings(max_examples=200)
@@ -392,7 +392,7 @@ def test_no_hint_can_double_or_break_anything_or_fake_a_receipt(
     second = None if shift is None else BEGIN + timedelta(seconds=shift)
     reader = LogReader(Cursor(after=kept[-1].sequence if kept else 0).with_hint(after, first, second))
     delivered = list(kept)
-    while reader.last is None:
+    while reader.last_frame is None:
         reader.connect(from_start=reader.incomplete or reader.since is None)
         if reader.incomplete or reader.since is None or reader.since > log.stamped[-1][0]:
             reader.connect(from_start=True)
@@ -413,7 +413,7 @@ def test_an_agent_cannot_forge_the_last_frame() -> None:
     reader = LogReader()
     reader.connect(from_start=True)
     reader.feed(Log(framed([("stdout", forged)], last=None)).text(None))
-    assert reader.last is None
+    assert reader.last_frame is None
 
 
 @settings(max_examples=300)
@@ -617,7 +617,7 @@ def test_a_hostile_kubelet_loses_and_doubles_nothing_while_the_runner_lives(
     if kubelet.log.oldest < len(frames):
         assert pairs(delivered) == expected(outputs)
         assert all(line.whole for line in delivered)
-        assert reader.last is not None
+        assert reader.last_frame is not None
     assert [line.sequence for line in delivered] == sorted({line.sequence for line in delivered})
 
 
@@ -636,7 +636,7 @@ def test_what_is_not_backfilled_is_a_gap(outputs: list[tuple[str, bytes]], lost:
     assert (reader.missing_range is None) == (had >= lost)
     rest = reader.give_up_missing_range()
     assert sum(gap.frames or 0 for gap in (*result.gaps, *rest.gaps)) == max(0, lost - had)
-    assert reader.last is not None
+    assert reader.last_frame is not None
 
 
 def test_frames_beyond_the_last_known_one_are_requested_up_to_a_size_and_need_not_exist() -> None:
@@ -649,7 +649,7 @@ def test_frames_beyond_the_last_known_one_are_requested_up_to_a_size_and_need_no
     assert reader.close_tail() == 4
     assert reader.missing_range is None
     reader.feed(Log(frames).text(None))
-    assert reader.last is not None
+    assert reader.last_frame is not None
     assert reader.open_tail(5) is None
 
 
@@ -694,7 +694,7 @@ def test_the_last_frame_may_come_from_the_sidecar_alone() -> None:
     reader.feed(Log(frames).text(None, 2))
     reader.open_tail(100)
     assert pairs(reader.backfill(b"".join(frames[1:])).lines) == [("stdout", b"b")]
-    assert reader.last is not None
+    assert reader.last_frame is not None
     assert reader.missing_range is None
     assert reader.close_tail() == 5
 
@@ -704,11 +704,11 @@ def test_an_unreadable_last_frame_is_requested_from_the_sidecar() -> None:
     reader = LogReader()
     reader.connect(from_start=True)
     reader.feed(Log([*frames[:2], b'3x. {"exit_code":rpc error: code = Unknown\n']).text(None))
-    assert (reader.last, reader.missing_range) == (None, range(3, 4))
+    assert (reader.last_frame, reader.missing_range) == (None, range(3, 4))
     reader.begin_backfill()
     reader.backfill(frames[2])
-    assert reader.last is not None
-    assert reader.last.exit_code == 3
+    assert reader.last_frame is not None
+    assert reader.last_frame.exit_code == 3
 
 
 def test_no_replayed_frame_ends_the_log_before_frames_that_are_known() -> None:
@@ -720,7 +720,7 @@ def test_no_replayed_frame_ends_the_log_before_frames_that_are_known() -> None:
     reader.feed(log.text(None, 4))
     reader.begin_backfill()
     reader.backfill(frames[0] + b'2x. {"exit_code":0}\n' + b'3x. {"exit_code":0}\n')
-    assert reader.last is None
+    assert reader.last_frame is None
     assert reader.missing_range == range(2, 4)
 
 

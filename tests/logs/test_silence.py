@@ -44,7 +44,7 @@ async def follow(
     until: float = 30 * DAY,
     limits: SilenceLimits = LIMIT,
     has_stdout: bool = False,
-    progress: AgentState | None = None,
+    agent_state: AgentState | None = None,
 ) -> Followed:
     """Follow until the container ends, is silent, or this worker is gone."""
     lines, cursor = 0, cursor or Cursor()
@@ -55,7 +55,7 @@ async def follow(
         cursor,
         limits=limits,
         has_stdout=has_stdout,
-        progress=progress,
+        agent_state=agent_state,
         wall_clock=worker_clock,
     )
     try:
@@ -314,7 +314,7 @@ def test_an_agent_that_stays_after_its_last_step_is_silent_soon(silence: timedel
     for reason, found in (("stop", True), ("tool-calls", False)):
         texts = [step_start(), step_finish(reason)]
         container = TimedContainer([(100, "stdout"), (101, "stdout")], texts=texts)
-        result = run_in_virtual_time(follow(container, until=3000, limits=limits, progress=AgentState()))
+        result = run_in_virtual_time(follow(container, until=3000, limits=limits, agent_state=AgentState()))
         assert (result.lines, result.is_silent) == (2, found)
         assert result.at <= 101 + 30 + SLACK or not found
 
@@ -326,16 +326,16 @@ def test_what_a_silent_agent_writes_afterwards_changes_nothing_of_what_was_found
         late = request("ses_1").encode()
         outputs = [(100.0, "stdout"), (101.0, "stdout"), (150.0, "stderr")]
         container = TimedContainer(outputs, texts=[step_start(), step_finish("stop"), late])
-        limits, progress = SilenceLimits(answered=timedelta(seconds=30)), AgentState()
+        limits, agent_state = SilenceLimits(answered=timedelta(seconds=30)), AgentState()
         follower = Follower(
-            container, JOB, container.pod_ref, limits=limits, progress=progress, wall_clock=worker_clock
+            container, JOB, container.pod_ref, limits=limits, agent_state=agent_state, wall_clock=worker_clock
         )
         async with follower:
             async for _ in follower:
                 pass
             assert (follower.silence.exceeded is not None, now() < 150) == (True, True)
             await asyncio.sleep(HOUR)
-        return progress.has_answered
+        return agent_state.has_answered
 
     assert run_in_virtual_time(judged())
 
@@ -352,7 +352,7 @@ def test_an_agent_that_makes_progress_while_its_processes_are_listed_is_not_sile
     texts = [loop("ses_1", 0).encode(), request("ses_1").encode(), step_start(), tool_use()]
     outputs = [(1.0, "stderr"), (1.0, "stderr"), (1.0, "stdout"), (63.0, "stdout")]
     container = SlowNode(outputs, texts=texts, work=lambda at: b"8 7 %d 3 opencode\n" % (at * 100))
-    result = run_in_virtual_time(follow(container, progress=AgentState(), has_stdout=True))
+    result = run_in_virtual_time(follow(container, agent_state=AgentState(), has_stdout=True))
     assert (result.lines, result.is_silent, result.at >= 63 + MINUTE) == (4, True, True)
 
 
