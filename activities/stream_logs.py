@@ -352,7 +352,7 @@ def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
 
 def workspace_end(follower: Follower, redaction: Redaction) -> WorkspaceEnd | None:
     """What the sidecar says of the carried workspace. The agent chooses the names of its files."""
-    last = follower.last_frame.workspace if follower.last is not None else None
+    last = follower.last_frame.workspace if follower.last_frame is not None else None
     if last is None:
         return None
     return WorkspaceEnd(

@@ -59,12 +59,14 @@ class CannotListen(ValueError):
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
         raise CannotListen(
             f"AGENT_RUNS_TRANSCRIPTS_LISTEN: the transcript service cannot listen at {host}:{port} ({_reason(error)}). "
             "Stop the program that listens there, or set another address"
         ) from None
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so for sockets it makes itself
+    return listener
 
 
 class _Server(uvicorn.Server):

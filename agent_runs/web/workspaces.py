@@ -31,7 +31,7 @@ from agent_runs.workspace.store import (
     WorkspaceStore,
     WorkspacesUnavailable,
 )
-from agent_runs.workspace.tree import BLOCK, TreeTooLarge, UnusableTree
+from agent_runs.workspace.tree import BLOCK, File, TreeTooLarge, UnusableTree
 
 MAX_BLOCKS: Final = 16 * (BLOCK + 4)
 """Bytes of the blocks in one request, or in one answer."""
@@ -62,6 +62,7 @@ class Workspaces:
 
     store: WorkspaceStore
     tokens: Tokens = field(repr=False)
+    known: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict, repr=False)
     busy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), repr=False)
 
     @property
@@ -162,15 +163,31 @@ class Workspaces:
             "Workspace-Attempt": str(record.attempt),
         }
         async with self.busy:
-            raw = await self.store.raw_tree(company, record.tree)
             if not wanted:
+                raw = await self.store.raw_tree(company, record.tree)
                 return _bytes(await asyncio.to_thread(zlib.compress, raw, 1), about)
-            if len(wanted) > MAX_BLOCKS // (BLOCK + 4):
-                raise HTTPException(400, "too many blocks in one request")
-            if not (await self.store.tree(company, record.tree)).blocks.issuperset(wanted):
+            sizes = await self._sizes(company, record.tree)
+            if not sizes.keys() >= set(wanted):
                 raise _NoWorkspace
+            if sum(4 + sizes[each] for each in wanted) > MAX_BLOCKS:
+                raise HTTPException(400, "too many blocks in one request")
             contents = [content async for content in self.store.blocks(company, wanted)]
         return _bytes(b"".join(len(each).to_bytes(4, "big") + each for each in contents), about)
+
+    async def _sizes(self, company: str, tree: str) -> dict[str, int]:
+        """The blocks of a tree with their sizes: a restore asks for them in many requests."""
+        key = company, tree
+        if key not in self.known:
+            files = [each for each in (await self.store.tree(company, tree)).entries if isinstance(each, File)]
+            sizes = {
+                block: min(BLOCK, file.size - place * BLOCK)
+                for file in files
+                for place, block in enumerate(file.blocks)
+            }
+            while len(self.known) >= AT_ONCE:
+                self.known.pop(next(iter(self.known)))
+            self.known[key] = sizes
+        return self.known[key]
 
 
 def _refusal(status: int, code: str, message: str, more: Mapping[str, Sequence[str]] | None = None) -> Response:

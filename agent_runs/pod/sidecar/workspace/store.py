@@ -14,8 +14,8 @@ from urllib.parse import quote, urlsplit
 
 BATCH = 8 * 1024 * 1024
 """Bytes of the blocks in one request, or in one answer."""
-BLOCKS_READ = 16
-"""Blocks that the service gives at a time."""
+BLOCKS_READ = 512
+"""Blocks in one answer, at the most."""
 DIGESTS = 50_000
 """Digests in one request."""
 CONNECT_SECONDS, READ_SECONDS = 10.0, 60.0
