@@ -23,6 +23,7 @@ from agent_runs.client.obstacles import Obstacle, read_obstacles
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import Wake, build_wake
+from agent_runs.client.workspaces import open_workspaces
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.start import HostTexts
@@ -169,7 +170,8 @@ class System:
 
     def worker(self) -> Worker:
         """A worker like the one in production; several may run at a time."""
-        steps = worker.activities(self.settings, self.temporal, self.kubernetes, self.store)
+        workspaces = open_workspaces(self.settings)
+        steps = worker.activities(self.settings, self.temporal, self.kubernetes, self.store, workspaces=workspaces)
         return worker.temporal_worker(self.settings, self.temporal, steps)
 
     @property
