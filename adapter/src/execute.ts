@@ -43,7 +43,7 @@ import { attribute, type CallOptions, type Run, serverMessage, type Temporal, te
 import { linkTo, mint, runName } from "./tokens.ts";
 import { follow, type LogCall, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
-import { type Carried, carriedFolder, NotReturned, NotSent } from "./workspace/carried.ts";
+import { type Carried, carriedFolder, NotReturned, NotSent, withWorkspace } from "./workspace/carried.ts";
 
 /** For the last lines of a cancelled run, so that the answer comes in time. */
 const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
@@ -67,7 +67,7 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
     const sealer = await sealerFrom(settings);
     await yieldToEventLoop(); // each of these takes some ms the first time
     const helpers = await paperclipHelpers();
-    const prepared = await prepare(ctx, settings, sealer, helpers);
+    const prepared = await prepare(await withWorkspace(ctx, settings), settings, sealer, helpers);
     await yieldToEventLoop();
     const logFormat = logFormatFor(settings, ctx.agent.adapterType, helpers.version);
     return { settings, temporal: temporalFor(settings), prepared, helpers, logFormat };

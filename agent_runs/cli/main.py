@@ -12,14 +12,15 @@ from agent_runs.cli.lazy import lazy
 from agent_runs.cli.program import Json, Verbose, completion_script, entry_point, finish, program, run_async
 
 if TYPE_CHECKING:
-    from agent_runs.cli import display, keys, run_list, runs, serve
+    from agent_runs.cli import display, keys, run_list, runs, serve, workspaces
     from agent_runs.cli import doctor as doctor_command
     from agent_runs.cli import replay as replay_command
     from agent_runs.client import run_list as filters
 else:
     filters = lazy("agent_runs.client.run_list")
-    display, doctor_command, keys, replay_command, run_list, runs, serve = (
-        lazy(f"agent_runs.cli.{name}") for name in ("display", "doctor", "keys", "replay", "run_list", "runs", "serve")
+    display, doctor_command, keys, replay_command, run_list, runs, serve, workspaces = (
+        lazy(f"agent_runs.cli.{name}")
+        for name in ("display", "doctor", "keys", "replay", "run_list", "runs", "serve", "workspaces")
     )
 
 app: Final = program("agent-runs", "Paperclip's durable agent runs.")
@@ -153,6 +154,19 @@ def show(run: Run, as_json: Json = False) -> None:
     Example: agent-runs show 7d6733a4-a207-4bf9-87db-cf32e87a5407
     """
     run_async(lambda: runs.show(run, display.display(as_json=as_json)))
+
+
+@app.command()
+def workspace(
+    run: Run,
+    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="A new folder, or an empty one.")],
+    as_json: Json = False,
+) -> None:
+    """Write the folder of a run, as its agent left it, into another one. For a run whose workspace is carried.
+
+    Example: agent-runs workspace 7d6733a4-a207-4bf9-87db-cf32e87a5407 --into left
+    """
+    run_async(lambda: workspaces.write(run, into, display.display(as_json=as_json)))
 
 
 @app.command("list")

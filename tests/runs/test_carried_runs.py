@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from agent_runs.cli import workspaces
+from agent_runs.cli.display import display
+from agent_runs.cli.program import Refused
 from agent_runs.client.links import load_tokens
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.workspaces import open_workspaces
@@ -97,6 +100,24 @@ async def test_the_folder_is_there_and_what_the_agent_did_is_kept(carried: tuple
     seen = f"{hashlib.sha256(FILES['folder/deep']).hexdigest()}  folder/deep\n"
     assert found["sum"] == hashlib.sha256(seen.encode()).hexdigest()
     assert "workspace/link" in {each.path for each in tree.entries}
+
+
+async def test_what_an_agent_left_is_written_into_a_new_folder(
+    carried: tuple[System, WorkspaceStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, store = carried
+    raw = agent(system, f"cat > /dev/null; echo four > kept; rm gone; {answer_script('Done.')}")
+    await sent(store, raw, FILES)
+    assert (await system.outcome(raw)).failure is None
+    for name, value in system.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL", str(system.settings.workspace_url))
+    into = tmp_path / "left"
+    assert await workspaces.write(raw["runId"], into, display(as_json=True)) == 0
+    found = {str(path.relative_to(into)): path.read_bytes() for path in into.rglob("*") if path.is_file()}
+    assert found == {"kept": b"four\n", "folder/deep": FILES["folder/deep"]}
+    with pytest.raises(Refused, match="is not empty"):
+        await workspaces.write(raw["runId"], into, display(as_json=True))
 
 
 async def test_after_the_loss_of_a_pod_the_next_attempt_goes_on_from_the_checkpoint(

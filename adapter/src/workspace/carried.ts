@@ -48,6 +48,23 @@ export interface Carried {
 type Host = Pick<AdapterExecutionContext, "agent" | "config" | "context">;
 type Parts = { settings: Settings; helpers: PaperclipHelpers; log: RunLog; outage: OutageLog };
 
+const IN_ADVANCED = /^\s*["']?workspace["']?\s*:\s*["']?(shared|carried|ephemeral)\b/m;
+
+/** What the agent's configuration says, in its own field or in `advanced`. */
+function chosen(config: unknown): unknown {
+  const { workspace, advanced } = objectOf(config);
+  return workspace || (typeof advanced === "string" ? IN_ADVANCED.exec(advanced)?.[1] : objectOf(advanced).workspace);
+}
+
+/** The context whose configuration says that the folder is carried, where it says nothing and the service keeps workspaces. */
+export async function withWorkspace<Context extends Host>(ctx: Context, settings: Settings): Promise<Context> {
+  const { cwd } = objectOf(objectOf(ctx.context).paperclipWorkspace);
+  if (chosen(ctx.config) || !cwd || settings.transcriptsUrl === undefined) return ctx;
+  const base = settings.transcriptsUrl.replace(/\/+$/, "");
+  const limits = await limitsOf(base, { timeout: OPTIONAL_TIMEOUT_MS }).catch(() => undefined);
+  return limits ? { ...ctx, config: { ...objectOf(ctx.config), workspace: "carried" } } : ctx;
+}
+
 /**
  * The folder of a run; undefined if Paperclip names none. By the configuration it is carried or not; without one it is
  * carried where the service keeps workspaces.
@@ -59,7 +76,8 @@ export async function carriedFolder(
   { settings, helpers, log, outage }: Parts,
   signal?: AbortSignal,
 ): Promise<Carried | undefined> {
-  const { workspace, workspaceIgnore } = objectOf(config);
+  const { workspaceIgnore } = objectOf(config);
+  const workspace = chosen(config);
   const { cwd } = objectOf(objectOf(context).paperclipWorkspace);
   const ignored = matcher(workspaceIgnore);
   const asked = workspace === "carried";
