@@ -94,6 +94,7 @@ async def serve(folder: Path) -> None:
         store = await TranscriptStore.open(own.transcripts, connections=own.transcripts_connections)
         activities = [StreamLogsActivity(cluster, store, Redactions(cluster, FakePreparations())).stream_logs]
         async with transcript_service(own, store, NoRunInfo()) as base, worker.temporal_worker(own, client, activities):
+            worker.freeze()
             print(base, flush=True)
             await asyncio.to_thread(sys.stdin.read)
         await store.close()

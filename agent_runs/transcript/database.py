@@ -7,10 +7,11 @@ that the store is unavailable rather than that the query is wrong.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, TypeVarTuple
 
@@ -19,6 +20,7 @@ from sqlalchemy import (
     Row,
     Select,
     Table,
+    UpdateBase,
     create_engine,
     event,
 )
@@ -82,6 +84,9 @@ class Database:
         self.insert = _INSERTS[self._url.get_backend_name()]
         self._metrics = metrics
 
+    def row_statement(self, statement: UpdateBase) -> "RowStatement":
+        return RowStatement(statement, self._url)
+
     @property
     def single_writer(self) -> bool:
         """Whether a writing transaction is always the only one, so that it need not lock the rows it reads."""
@@ -136,6 +141,19 @@ class Database:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # marks it as retrieved: the caller may have been cancelled
+
+
+class RowStatement:
+    """A statement that is run once for each of many rows, whose values are the driver's own: SQLAlchemy would take
+    longer to look at each value than SQLite takes to store the row."""
+
+    def __init__(self, statement: UpdateBase, url: URL) -> None:
+        compiled = statement.compile(dialect=url.get_dialect()())
+        self._text = compiled.string
+        self._values = itemgetter(*compiled.positiontup or ())
+
+    def execute(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+        connection.exec_driver_sql(self._text, [self._values(row) for row in rows])
 
 
 class _PostgresEngine:

@@ -14,6 +14,10 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
 
 
+def to_ticks(moment: datetime) -> int:
+    return (moment - EPOCH) // _TICK
+
+
 class Instant(TypeDecorator[datetime]):
     """An aware datetime, kept as microseconds since the epoch and read back in UTC."""
 
@@ -21,7 +25,7 @@ class Instant(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002 (SQLAlchemy's hook)
-        return None if value is None else (value - EPOCH) // _TICK
+        return None if value is None else to_ticks(value)
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 (same)
         return None if value is None else EPOCH + value * _TICK

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     Row,
-    Table,
     and_,
     bindparam,
     delete,
@@ -40,9 +40,9 @@ from agent_runs.transcript.group_commit import GroupCommit
 from agent_runs.transcript.lines import LINE_BYTES, Line, page_end, stored_size
 from agent_runs.transcript.migrations import migrate
 from agent_runs.transcript.notifier import AttemptNotifier
-from agent_runs.transcript.schema import EPOCH, attempts, lines, revocations
+from agent_runs.transcript.schema import EPOCH, attempts, lines, revocations, to_ticks
 from agent_runs.transcript.usage import COLUMNS as USAGE
-from agent_runs.transcript.usage import UNCHANGED, StoredUsage
+from agent_runs.transcript.usage import StoredUsage
 
 __all__ = [
     "BATCH_DELAY",
@@ -221,24 +221,26 @@ class _AttemptState:
                 "stream": line.stream,
                 "data": line.data,
                 "terminated": line.terminated,
-                "at": line.at,
+                "at": to_ticks(line.at),
             }
 
     def counts(self) -> dict[str, Any]:
-        """The increments of the attempt's running counts; its other columns stay."""
+        """The parameters of `_ADD_COUNTS`, if lines are added."""
         new = list(self.added.values())
         return {
-            "run": self.id[0],
-            "attempt": self.id[1],
-            "agent_id": "",
-            "company_id": "",
-            "lines": len(new),
-            "bytes": sum(len(line.data) for line in new),
-            "first_at": new[0].at if new else None,
-            "last_at": new[-1].at if new else None,
-            "tally": self.tally,
-            **(self.usage.row() if self.usage else UNCHANGED),
+            "of_run": self.id[0],
+            "of_attempt": self.id[1],
+            "new_lines": len(new),
+            "new_bytes": sum(len(line.data) for line in new),
+            "new_first_at": to_ticks(new[0].at),
+            "new_last_at": to_ticks(new[-1].at),
+            "new_tally": self.tally,
         }
+
+    def new_usage(self, usage: StoredUsage) -> dict[str, Any]:
+        """The parameters of `_SET_USAGE`."""
+        new = {f"new_{name}": value for name, value in usage.row().items()}
+        return {"of_run": self.id[0], "of_attempt": self.id[1], **new}
 
 
 _WRITER: Final = ("writer_run_id", "writer_since", "writer_number")
@@ -247,15 +249,33 @@ _STATE_COLUMNS: Final = (
     *(attempts.c.run, attempts.c.attempt, attempts.c.writer_since, attempts.c.writer_number),
     *(attempts.c.writer_run_id, attempts.c.receipt),
 )
+_OF_ATTEMPT: Final = attempts.c.run == bindparam("of_run"), attempts.c.attempt == bindparam("of_attempt")
+_ADD_COUNTS: Final = (
+    update(attempts)
+    .where(*_OF_ATTEMPT)
+    .values(
+        lines=attempts.c.lines + bindparam("new_lines"),
+        bytes=attempts.c.bytes + bindparam("new_bytes"),
+        first_at=func.coalesce(attempts.c.first_at, bindparam("new_first_at", type_=BigInteger)),
+        tally=func.coalesce(bindparam("new_tally"), attempts.c.tally),
+        last_at=bindparam("new_last_at", type_=BigInteger),
+    )
+)
+"""Adds to an attempt's running counts, so that no query scans the lines."""
+_SET_USAGE: Final = (
+    update(attempts)
+    .where(*_OF_ATTEMPT)
+    .values({name: func.coalesce(bindparam(f"new_{name}"), attempts.c[name]) for name in USAGE})
+)
 
 
 class _Statements:
     """The statements of a writing transaction, built once: SQLAlchemy builds one slower than SQLite runs it."""
 
-    def __init__(self, insert: Callable[[Table], Insert]) -> None:
-        self.add_lines = insert(lines)
-        self.set_writer = _set_writer(insert(attempts))
-        self.add_counts = _add_counts(insert(attempts))
+    def __init__(self, database: Database) -> None:
+        self.add_lines = database.row_statement(insert(lines))
+        self.set_writer = _set_writer(database.insert(attempts))
+        self.add_counts = database.row_statement(_ADD_COUNTS)
         among = tuple_(attempts.c.run, attempts.c.attempt).in_(bindparam("ids", expanding=True))
         self.attempt_states = select(*_STATE_COLUMNS, _highest()).where(among)
 
@@ -275,21 +295,6 @@ def _set_writer(row: Insert) -> Insert:
     )
 
 
-def _add_counts(row: Insert) -> Insert:
-    """Add to an attempt's running counts, so that no query scans the lines, and replace its usage if it is known."""
-    new = row.excluded
-    return row.on_conflict_do_update(
-        index_elements=["run", "attempt"],
-        set_={
-            "lines": attempts.c.lines + new.lines,
-            "bytes": attempts.c.bytes + new.bytes,
-            "first_at": func.coalesce(attempts.c.first_at, new.first_at),
-            "last_at": func.coalesce(new.last_at, attempts.c.last_at),
-            **{name: func.coalesce(new[name], attempts.c[name]) for name in ("tally", *USAGE)},
-        },
-    )
-
-
 class TranscriptStore:
     """A process writes one transaction at a time; readers do not wait for it.
 
@@ -299,7 +304,7 @@ class TranscriptStore:
     def __init__(self, database: Database, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._database = database
         self._clock = clock
-        self._sql = _Statements(database.insert)
+        self._sql = _Statements(database)
         self._write_lock = asyncio.Lock()
         self._appends = GroupCommit(
             self._append_all,
@@ -566,18 +571,19 @@ class TranscriptStore:
             results.append(fenced or attempt.add(batch.lines, stored))
             if isinstance(results[-1], _Added):
                 attempt.usage, attempt.tally = batch.usage or attempt.usage, batch.tally or attempt.tally
-        changed = [attempt for attempt in states.values() if attempt.added or attempt.usage]
-        if changed:
-            if rows := [row for attempt in changed for row in attempt.rows()]:
-                connection.execute(self._sql.add_lines, rows)
-            connection.execute(self._sql.add_counts, [attempt.counts() for attempt in changed])
+        if changed := [attempt for attempt in states.values() if attempt.added]:
+            self._sql.add_lines.execute(connection, (row for attempt in changed for row in attempt.rows()))
+            self._sql.add_counts.execute(connection, (attempt.counts() for attempt in changed))
+        if usages := [attempt.new_usage(attempt.usage) for attempt in states.values() if attempt.usage]:
+            connection.execute(_SET_USAGE, usages)
         return results
 
     def _lock_attempts(self, connection: Connection, batches: Sequence["_Batch"]) -> dict[_Id, "_AttemptState"]:
         """Lock the attempts, record the latest writer of each, and return their states."""
         latest: dict[_Id, _Batch] = {}
-        for batch in sorted(batches, key=lambda batch: batch.writer):
-            latest[batch.id] = batch
+        for batch in batches:
+            if batch.writer >= latest.get(batch.id, batch).writer:
+                latest[batch.id] = batch
         if not self._database.single_writer:
             self._set_writers(connection, list(latest.values()))
             return self._states(connection, latest)

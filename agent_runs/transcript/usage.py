@@ -127,10 +127,6 @@ class Total:
         return self.input_tokens + self.cached_tokens + self.output_tokens
 
 
-UNCHANGED: Final[dict[str, Any]] = dict.fromkeys(COLUMNS)
-"""The values of a write that brings no usage."""
-
-
 def to_micros(cost: Decimal) -> int:
     """US dollars as micro-dollars, rounded to the nearest."""
     return int((min(max(cost, Decimal(0)), MAX_COST) * MICROS).to_integral_value(ROUND_HALF_EVEN))
