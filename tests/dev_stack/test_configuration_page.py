@@ -63,7 +63,9 @@ def test_a_description_without_a_field_is_an_error_that_names_it(monkeypatch: py
 def test_a_row_has_the_models_type_default_and_limits() -> None:
     assert described("askTimeoutSec").startswith("| `askTimeoutSec` | whole number | 3600 | 0 to 2592000 |")
     assert described("model").startswith("| `model` | text | required |  |")
-    assert described("workspace").startswith("| `workspace` | Files of a run | `shared`, `ephemeral` | `shared` |  |")
+    assert described("workspace").startswith(
+        "| `workspace` | Files of a run | `shared`, `carried`, `ephemeral` | `shared` |  |"
+    )
 
 
 def test_the_page_shows_an_advanced_field() -> None:
