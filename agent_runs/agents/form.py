@@ -95,10 +95,11 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
         Caption(
             "workspace",
             "Where the files of a run are: on a data volume that pods share with Paperclip, without which a run is "
-            "refused (shared); sent to the pod before the run and back after it (carried), which is the default where "
-            "the worker has a store for them; or lost with the pod (ephemeral).",
+            "refused (shared); sent to the pod before the run and back after it (carried); or lost with the pod "
+            "(ephemeral). By default they are carried where the worker has a store for them, and shared elsewhere.",
             "Files of a run",
             {
+                "auto": "Carried where the worker has a store, else shared",
                 "shared": "On a data volume",
                 "carried": "Sent to the pod, and back",
                 "ephemeral": "They may be lost with the pod",

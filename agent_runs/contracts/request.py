@@ -259,7 +259,7 @@ class RunConfig(ShortTexts):
     keep_warm_sec: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=24 * 3600)] = 120
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
-    workspace: Literal["shared", "carried", "ephemeral"] = "shared"
+    workspace: Literal["auto", "shared", "carried", "ephemeral"] = "auto"
     skills: Literal["folders", "inline"] = "folders"
     namespace: Annotated[Namespace | None, BeforeValidator(_blank_is_absent)] = None
     image: OptionalText = None

@@ -173,7 +173,7 @@ class Checks:
             PodIntrospectionFailed: the worker's pod cannot be read, or lacks a container.
             ClusterUnavailable: the API server refused or timed out.
         """
-        if config.workspace == "shared" and await self.data_claim() is None:
+        if config.workspace in ("auto", "shared") and await self.data_claim() is None:
             raise WorkspaceNotShared(
                 f"{workspace} would be lost with the agent's pod: the worker shares no data volume with agents, and the"
                 " agent's `workspace` is not `ephemeral`"

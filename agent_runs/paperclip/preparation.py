@@ -385,7 +385,7 @@ def _directory_problems(config: AdapterConfig, workspace: Workspace) -> Iterator
             continue
         if not path.startswith("/") or not path.isprintable():
             yield Problem(field, "must be an absolute path without control characters")
-        elif config.workspace == "shared" and not _outlives_pods(path):
+        elif config.workspace in ("auto", "shared") and not _outlives_pods(path):
             yield Problem(
                 field,
                 f"must be below {DATA_DIRECTORY}, where Paperclip's data volume is, because whatever is elsewhere is "

@@ -64,7 +64,7 @@ def test_a_row_has_the_models_type_default_and_limits() -> None:
     assert described("askTimeoutSec").startswith("| `askTimeoutSec` | whole number | 3600 | 0 to 2592000 |")
     assert described("model").startswith("| `model` | text | required |  |")
     assert described("workspace").startswith(
-        "| `workspace` | Files of a run | `shared`, `carried`, `ephemeral` | `shared` |  |"
+        "| `workspace` | Files of a run | `auto`, `shared`, `carried`, `ephemeral` | `auto` |  |"
     )
 
 

@@ -123,10 +123,10 @@ def test_an_agent_whose_files_may_be_lost_may_work_anywhere(field: str) -> None:
     assert prepare(with_value(minimal(workspace="ephemeral"), field, "/srv/app")).request
 
 
-def test_a_workspace_is_shared_unless_the_configuration_says_ephemeral() -> None:
-    assert prepare(minimal()).request.config.workspace == "shared"
-    assert prepare(minimal(workspace="")).request.config.workspace == "shared"
-    with pytest.raises(InvalidRequest, match=r"config\.workspace .*'shared' or 'ephemeral'"):
+def test_a_workspace_that_would_be_lost_is_refused_unless_the_configuration_says_ephemeral() -> None:
+    assert prepare(minimal()).request.config.workspace == "auto"
+    assert prepare(minimal(workspace="")).request.config.workspace == "auto"
+    with pytest.raises(InvalidRequest, match=r"config\.workspace .*'shared', 'carried' or 'ephemeral'"):
         prepare(minimal(workspace="local"))
 
 

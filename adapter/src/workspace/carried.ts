@@ -53,7 +53,8 @@ const IN_ADVANCED = /^\s*["']?workspace["']?\s*:\s*["']?(shared|carried|ephemera
 /** What the agent's configuration says, in its own field or in `advanced`. */
 function chosen(config: unknown): unknown {
   const { workspace, advanced } = objectOf(config);
-  return workspace || (typeof advanced === "string" ? IN_ADVANCED.exec(advanced)?.[1] : objectOf(advanced).workspace);
+  const own = workspace === "auto" ? undefined : workspace;
+  return own || (typeof advanced === "string" ? IN_ADVANCED.exec(advanced)?.[1] : objectOf(advanced).workspace);
 }
 
 /** The context whose configuration says that the folder is carried, where it says nothing and the service keeps workspaces. */
