@@ -131,6 +131,10 @@ async def create_job(
         attempt.job = result_or_none(creation)  # also when the run was stopped meanwhile: cleanup needs it
     job = creation.result()
     run.warn(*job.warnings)
+    if job.restored is not None and key.attempt > 1:
+        files = job.restored
+        whose = f"of attempt {files.attempt} after {files.steps} steps" if files.attempt else "that Paperclip sent"
+        run.note(f"attempt {key.attempt} begins with the files {whose}, as they were at {files.at:%H:%M:%S} UTC")
     tokens.begin()
     run.show(Phase.SCHEDULING, job=f"{job.namespace}/{job.name}", transcript=job.page)
     return job

@@ -134,6 +134,7 @@ async def test_after_the_loss_of_a_pod_the_next_attempt_goes_on_from_the_checkpo
     await system.kubernetes.delete_pod(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, grace=timedelta())
     outcome = await outcome_at_close(ticket.handle(system.temporal))
     assert (outcome.failure, outcome.summary, len(outcome.attempts)) == (None, "Two.", 2)
+    assert "attempt 2 begins with the files of attempt 1 after 1 steps" in str(outcome.result_json)
     record, _ = await last_tree(store, raw)
     assert (record.kind, record.attempt) == ("end", 2)
 
