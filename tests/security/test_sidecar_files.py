@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent_runs.pod.sidecar import shared
+from agent_runs.pod.sidecar.workspace import folders, restore
 from tests.pod.acp import PROFILES, SCRIPT, acp_turn
 from tests.pod.harness import Runner
 from tests.support.cases import case
@@ -97,6 +98,7 @@ SECRET = "a Secret, mounted read-only in the sidecar alone"
 SYSTEM = "the sidecar's image"
 INHERITED = "what the operator's Deployment mounts, read-only"
 SHARED = "both containers': the agent can change all of it, so `shared` alone opens it"
+WORKSPACE = "the agent's workspace and session: one name after the other below a descriptor, and never through a link"
 PLACES = {
     "api_proxy.trusted_authorities": INHERITED,
     "commands._send_request": OWN,
@@ -117,11 +119,43 @@ PLACES = {
     "tokens._text": SECRET,
     "tokens.write_tokens": OWN,
     "watching.Watch.__init__": SYSTEM,
+    "workspace.database.copy": OWN,
+    "workspace.folders.opened": WORKSPACE,
+    "workspace.keeper.main": SECRET,
+    "workspace.restore._Root.write": WORKSPACE,
+    "workspace.restore._has": WORKSPACE,
+    "workspace.restore._made": WORKSPACE,
+    "workspace.restore._unlock": WORKSPACE,
+    "workspace.restore._write": WORKSPACE,
+    "workspace.restore.main": SECRET,
+    "workspace.scan.Scanner._root": WORKSPACE,
+    "workspace.scan._open_file": WORKSPACE,
+    "workspace.scan._open_folder": WORKSPACE,
+    "workspace.store.Store.__init__": INHERITED,
 }
 """Each function of the sidecar that opens paths: where these are, and who can change what is there. A file of `OWN` may
 be opened by its path; a path in a folder that an agent can write to is opened by `shared`, and by nothing else."""
 OPENING = {"open", "mkfifo", "mknod", "truncate", "execv", "CDLL", "create_default_context", "load_verify_locations"}
 LIBRARIES = {"os", "ssl", "context", "ctypes", "shutil"}
+
+
+def test_in_an_agents_workspace_nothing_is_opened_by_a_path_or_through_a_link() -> None:
+    flags = (folders.FOLDER, folders.FILE, restore._NEW, restore._PATH)
+    assert all(each & os.O_NOFOLLOW for each in flags)
+    opened = 0
+    for module in (SIDECAR / "workspace").glob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Call) and _opens(node.func) and isinstance(node.func, ast.Attribute):
+                given, named = list(map(ast.unparse, node.args)), [each.arg for each in node.keywords]
+                below = "dir_fd" in named and given[1] in {"FOLDER", "FILE", "_NEW", "_PATH"}
+                start = given[:2] == ["'/'", "FOLDER"]
+                own = module.stem == "database" and given[0] == "COPY"
+                with case(f"{module.name}: {ast.unparse(node)}"):
+                    assert (
+                        below or start or own or node.func.attr in {"create_default_context", "load_verify_locations"}
+                    )
+                opened += 1
+    assert opened > 8
 
 
 def opening_functions(module: Path) -> set[str]:
