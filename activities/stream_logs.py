@@ -23,7 +23,6 @@ from agent_runs.contracts.messages import (
     StreamEnd,
     StreamLogs,
     StreamProgress,
-    WorkspaceEnd,
 )
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.contracts.updates import ASKED, BUDGET_WARNING, BudgetWarning, Question
@@ -202,8 +201,7 @@ class StreamLogsActivity:
             failure=failure.error.as_failure(redaction.hide(failure.message)) if failure else None,
             early=follower.ended_early,
             rests=follower.ended_early and rests(follower),
-            warnings=tuple(map(redaction.hide, (*follower.warnings, *unwatched))),
-            workspace=workspace_end(follower, redaction),
+            warnings=tuple(map(redaction.hide, (*follower.warnings, *unwatched, *workspace_warnings(follower)))),
         )
 
     async def _store(
@@ -350,18 +348,18 @@ def container_end(follower: Follower, redaction: Redaction) -> ContainerEnd:
     return end.model_copy(update={"runner_error": error, "message": message})
 
 
-def workspace_end(follower: Follower, redaction: Redaction) -> WorkspaceEnd | None:
-    """What the sidecar says of the carried workspace. The agent chooses the names of its files."""
+def workspace_warnings(follower: Follower) -> tuple[str, ...]:
+    """What of a carried workspace is not kept. The agent chooses the names of its files."""
     last = follower.last_frame.workspace if follower.last_frame is not None else None
     if last is None:
-        return None
-    return WorkspaceEnd(
-        number=last.number,
-        steps=last.steps,
-        warnings=tuple(redaction.hide(printable(each, WARNING_LIMIT)) for each in last.warnings),
-        error_code=last.error.code if last.error else None,
-        error=redaction.hide(last.error.message) if last.error else None,
+        return ()
+    lost = f"what the agent did after step {last.steps}" if last.number else "what the agent did"
+    failed = (
+        f"{lost} is not kept: the last checkpoint failed ({last.error.code}: {last.error.message})"
+        if last.error
+        else ""
     )
+    return tuple(printable(each, WARNING_LIMIT) for each in (failed, *last.warnings) if each)
 
 
 def without_secrets(end: ContainerEnd, redaction: Redaction) -> ContainerEnd:

@@ -297,7 +297,7 @@ describe.skipIf(PAPERCLIP === undefined)("a repository", () => {
     expect(await contents(each.pod)).toEqual(await contents(folder));
   });
 
-  test("that is sparse, and a .git that is none, are refused by name", async () => {
+  test("with a sparse checkout, or with a broken .git, is refused by name", async () => {
     const sparse = repository({ a: "1", "b/c": "1" });
     git(sparse, "sparse-checkout", "set", "b");
     const helpers = await realHelpers();

@@ -2,7 +2,7 @@
 
 import posixpath
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -396,23 +396,6 @@ class OverQuota(Contract):
     progress: StreamProgress = StreamProgress()
 
 
-class WorkspaceEnd(Contract):
-    """What a pod says of its carried workspace at its end.
-
-    Attributes:
-        number: of its last entry in the ledger; 0: it has added none.
-        steps: of the agent, that are in it.
-        warnings: what is not in it as it should be.
-        error_code: why the last checkpoint was not taken; None: it was.
-    """
-
-    number: int
-    steps: int
-    warnings: tuple[str, ...] = ()
-    error_code: str | None = None
-    error: str | None = None
-
-
 class Ended(Contract):
     """The agent has ended. Without a value nothing is known, and nothing is assumed: the stream was cut off.
 
@@ -422,7 +405,6 @@ class Ended(Contract):
             container's status says is not known yet. `finish` reads it.
         rests: its pod waits for the agent's next run.
         warnings: for people, such as a permission that the worker lacks.
-        workspace: None: it is not carried, or the pod did not say.
     """
 
     kind: Literal["ended"] = "ended"
@@ -432,7 +414,6 @@ class Ended(Contract):
     early: bool = False
     rests: bool = False
     warnings: tuple[str, ...] = ()
-    workspace: Annotated[WorkspaceEnd | None, Field(exclude_if=lambda workspace: workspace is None)] = None
 
 
 LimitReached: TypeAlias = Silence | OverQuota | OverBudget

@@ -123,7 +123,9 @@ class Checks:
         if folders is None:
             return
         if folders.workspace_field is None:
-            raise InvalidRequest("config.workspace: a run without a folder carries none: set `cwd`")
+            raise InvalidRequest(
+                "config.workspace: Paperclip names no folder for this run, so none is carried: choose another one"
+            )
         top = folders.directory.split("/")[1]
         if folders.directory in UNMOVABLE or top in SYSTEM_FOLDERS:
             raise InvalidRequest(

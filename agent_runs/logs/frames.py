@@ -244,7 +244,13 @@ class WorkspaceError(msgspec.Struct, frozen=True):
 
 
 class LastWorkspace(msgspec.Struct, frozen=True):
-    """What the sidecar says of the carried workspace; see `agent_runs.contracts.messages.WorkspaceEnd`."""
+    """What the sidecar says of the carried workspace.
+
+    Attributes:
+        number: of its last entry in the ledger; 0: it has added none.
+        steps: of the agent, that are in it.
+        warnings: what is not in it as it should be.
+    """
 
     number: Count
     steps: Count

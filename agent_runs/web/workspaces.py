@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, get_args
+from typing import Final
 from urllib.parse import unquote
 
 from msgspec.structs import replace
@@ -40,6 +40,9 @@ MAX_PACKED, MAX_TREE = 32 * 1024 * 1024, 128 * 1024 * 1024
 MAX_DIGESTS: Final = 32 * 100_000
 AT_ONCE: Final = 8
 """Requests with blocks or trees in memory; the others wait."""
+PAPERCLIPS: Final[tuple[Kind, ...]] = ("out", "returned")
+PODS: Final[tuple[Kind, ...]] = ("checkpoint", "end")
+"""What each side may add to a ledger: a pod cannot change what its work is compared with on the way back."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _STATUS: Final[dict[type[Exception], tuple[int, str]]] = {
     WorkspacesUnavailable: (503, "unavailable"),
@@ -120,9 +123,11 @@ class Workspaces:
         return Response(status_code=204, headers=_HEADERS)
 
     async def tree(self, attempt: AttemptKey, request: Request) -> Response:
-        kind = next((each for each in get_args(Kind) if each == request.headers.get("workspace-kind")), None)
-        if kind is None or kind == "begin":
-            raise HTTPException(400, "Workspace-Kind: must be out, checkpoint, end or returned")
+        kinds = PAPERCLIPS if attempt.attempt == 0 else PODS
+        asked = request.headers.get("workspace-kind")
+        kind: Kind | None = next((each for each in kinds if each == asked), None)
+        if kind is None:
+            raise HTTPException(400, f"Workspace-Kind: must be {' or '.join(kinds)}")
         steps, session = request.headers.get("workspace-steps", "0"), request.headers.get("workspace-session", "")
         record = Record(
             attempt=attempt.attempt,

@@ -20,7 +20,7 @@ from activities.stream_logs import (
 )
 from agent_runs.contracts.errors import InvalidRequest, PodLost, SealedFieldUnreadable, TranscriptsUnavailable
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import Claimed, Ended, ParseTranscript, StreamLogs, StreamProgress, WorkspaceEnd
+from agent_runs.contracts.messages import Claimed, Ended, ParseTranscript, StreamLogs, StreamProgress
 from agent_runs.contracts.outcome import ContainerEnd, Gap, OutputReceipt
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster
@@ -39,6 +39,7 @@ from tests.activities.fake_preparations import FakePreparations
 from tests.kube.pods import container, pod, terminated
 from tests.logs.kubelet import Log, checksum, framed
 from tests.logs.scripted_log import ENDED, JOB, POD, RUNNING, SIDECAR_RUNS, ScriptedLog
+from tests.support.cases import case
 from tests.support.ends import ended, over_quota
 from tests.support.lines import log_line
 from tests.support.sqlite import sqlite_store
@@ -358,16 +359,20 @@ async def test_containers_whose_end_nobody_recorded_are_lost_infrastructure(
     assert end.failure is None or end.failure.budget == "infrastructure"
 
 
-async def test_the_end_says_where_a_carried_workspace_stands(store: TranscriptStore) -> None:
+async def test_people_are_warned_of_what_is_not_in_a_carried_workspace(store: TranscriptStore) -> None:
     said = {"number": 7, "steps": 3, "bytes": 10, "warnings": ["workspace/\x1b[31ma\u202e: left out: it is no file"]}
-    log = sidecars_log(ANSWER, workspace=said | {"error": {"code": "unavailable", "message": "HTTP 503: "}})
-    end = await streamed(store, one_read_of(ENDED, log=log))
-    warnings = ("workspace/a: left out: it is no file",)
-    error = "HTTP 503: "
-    assert end.workspace == WorkspaceEnd(number=7, steps=3, warnings=warnings, error_code="unavailable", error=error)
-    end = await streamed(store, one_read_of(ENDED, log=sidecars_log(ANSWER, workspace=said)))
-    assert end.workspace == WorkspaceEnd(number=7, steps=3, warnings=warnings)
-    assert (await streamed(store, one_read_of(ENDED, log=sidecars_log(ANSWER)))).workspace is None
+    left_out = "workspace/a: left out: it is no file"
+    failed = {"error": {"code": "unavailable", "message": "HTTP 503"}}
+    lost = "is not kept: the last checkpoint failed (unavailable: HTTP 503)"
+    for kept, warnings in (
+        (said | failed, (f"what the agent did after step 3 {lost}", left_out)),
+        (said | failed | {"number": 0}, (f"what the agent did {lost}", left_out)),
+        (said, (left_out,)),
+        (None, ()),
+    ):
+        about = {} if kept is None else {"workspace": kept}
+        with case(kept):
+            assert (await streamed(store, one_read_of(ENDED, log=sidecars_log(ANSWER, **about)))).warnings == warnings
 
 
 # errors of the runner

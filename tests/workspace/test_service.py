@@ -98,6 +98,16 @@ async def test_a_pod_of_an_earlier_attempt_moves_nothing(http: aiohttp.ClientSes
     assert zlib.decompress((await second("read", bytes(8)))[1]) == tree({"a": b"two"})
 
 
+async def test_a_pod_cannot_change_what_its_work_is_compared_with(http: aiohttp.ClientSession) -> None:
+    plugin, pod = Caller(http), Caller(http, 1)
+    number = str(await plugin.send({"a": b"one"}))
+    empty = zlib.compress(tree({}))
+    for caller, kinds in ((pod, ("out", "returned", "begin")), (plugin, ("checkpoint", "end", "begin"))):
+        for kind in kinds:
+            assert await caller.refused("tree", empty, kind=kind, number=number) == (400, "refused")
+    assert (await plugin("read", bytes(8)))[2]["Workspace-Number"] == number
+
+
 async def test_the_entry_of_a_kind_is_found_and_a_return_is_recorded(http: aiohttp.ClientSession) -> None:
     plugin, pod = Caller(http), Caller(http, 1)
     await plugin.send({"a": b"one"})
@@ -112,7 +122,7 @@ async def test_the_entry_of_a_kind_is_found_and_a_return_is_recorded(http: aioht
 
 async def test_a_token_opens_the_workspace_of_its_run_only(http: aiohttp.ClientSession) -> None:
     await Caller(http).send(FILES)
-    other = Caller(http, 1, RUN.model_copy(update={"run_id": "run-2"}))
+    other = Caller(http, 0, RUN.model_copy(update={"run_id": "run-2"}))
     assert await other.refused("read", bytes(8)) == (404, "no_workspace")
     await other.send({"a": b"own"})
     foreign = (1).to_bytes(8, "big") + digests(b"one")
@@ -143,7 +153,8 @@ async def test_the_limits_are_shown_and_kept(http: aiohttp.ClientSession, limits
         assert await answer.json() == {"limits": {"bytes": limits.bytes, "entries": None}}
     pod = Caller(http, 1)
     await pod("blocks", framed([b"eleven byte"]))
-    assert await pod.refused("tree", zlib.compress(tree({"a": b"eleven byte"})), kind="out") == (413, "too_large")
+    large = zlib.compress(tree({"a": b"eleven byte"}))
+    assert await pod.refused("tree", large, kind="checkpoint") == (413, "too_large")
 
 
 async def test_a_storage_that_is_away_is_named(tmp_path: Path) -> None:

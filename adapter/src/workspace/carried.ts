@@ -57,7 +57,7 @@ function chosen(config: unknown): unknown {
   return own || (typeof advanced === "string" ? IN_ADVANCED.exec(advanced)?.[1] : objectOf(advanced).workspace);
 }
 
-/** The context whose configuration says that the folder is carried, where it says nothing and the service keeps workspaces. */
+/** Sets `workspace` to `carried` where the configuration leaves it open and the service keeps workspaces. */
 export async function withWorkspace<Context extends Host>(ctx: Context, settings: Settings): Promise<Context> {
   const { cwd } = objectOf(objectOf(ctx.context).paperclipWorkspace);
   if (chosen(ctx.config) || !cwd || settings.transcriptsUrl === undefined) return ctx;

@@ -120,7 +120,7 @@ export async function takeCommits(
     if (head === undefined || head === before) return;
     const known = base.has(`${path}/.git`);
     const prefix = await run(git, folder, "rev-parse", "--show-prefix").catch(() => "none");
-    if (prefix !== "" && known) throw new Error("the local repository is not there any more");
+    if (prefix !== "" && known) throw new Error("the local repository is gone");
     if (prefix !== "") {
       await unpack(filesOf(theirs, path, /^config$/), join(temporary, "names"), theirBlocks);
       await create(git, folder, (await branchOf(git, bare)) ?? "main", join(temporary, "names", "config"));

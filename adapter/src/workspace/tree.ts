@@ -101,7 +101,7 @@ async function readBlock(file: FileHandle, position: number, end: number): Promi
 /** Where a block of a scanned folder is read again. */
 export type Source = { place: string; at: number; size: number };
 
-/** Rejects with `Changed` if it is not that block any more. */
+/** Rejects with `Changed` if the file has changed since it was scanned. */
 export async function contentOf({ place, at, size }: Source, name: string): Promise<Buffer> {
   const file = await open(place, FLAGS);
   try {
@@ -189,7 +189,7 @@ function tooLarge(what: string, limit: number | null): ConfigurationError {
   return new ConfigurationError({ field: FIELD, remedy });
 }
 
-/** Makes the file at `place`, or all of it anew, with the next blocks of `content`. */
+/** Writes the whole file at `place` from the next blocks of `content`. */
 export async function writeContent(
   place: string,
   { blocks }: File,
@@ -252,7 +252,7 @@ export function absent(error: NodeJS.ErrnoException): undefined {
   if (error.code !== "ENOENT" && error.code !== "ENOTDIR") throw error;
 }
 
-/** The text of UTF-8; undefined for what is none. */
+/** Decodes UTF-8; undefined if the bytes are not valid. */
 function textOf(name: Buffer): string | undefined {
   const text = name.toString();
   return Buffer.from(text).equals(name) ? text : undefined;
