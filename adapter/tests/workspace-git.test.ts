@@ -8,7 +8,6 @@ import {
   Case,
   contents,
   git,
-  PAPERCLIP,
   put,
   realHelpers,
   repository,
@@ -40,7 +39,7 @@ test("without Paperclip's helpers a repository is refused before the run", async
   await expect(new Case(service, repository()).out()).rejects.toThrow("has no runLocalGit");
 });
 
-describe.skipIf(PAPERCLIP === undefined)("a repository", () => {
+describe("a repository", () => {
   test("of a worktree has a real .git in the pod, with its HEAD and one commit, and every file as it is here", async () => {
     const main = repository({
       tracked: "1",

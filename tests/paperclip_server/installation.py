@@ -6,6 +6,7 @@ existing installation: a folder with `node_modules/paperclipai`.
 
 import asyncio
 import importlib.util
+import json
 import os
 import pwd
 import shutil
@@ -17,8 +18,11 @@ from typing import Final
 from dev_stack.plan import ROOT
 from tests.support.file_lock import FileLock
 
-VERSION: Final = "2026.916.1"
 ADAPTER: Final = ROOT / "adapter"
+VERSION: Final[str] = json.loads((ADAPTER / "package.json").read_text())["devDependencies"][
+    "@paperclipai/adapter-utils"
+]
+"""Of Paperclip: its packages have the same."""
 NPM_TIMEOUT: Final = 900.0
 """Seconds for npm to install 1.4 GB over a slow connection."""
 UNPRIVILEGED: Final = "nobody"

@@ -1,7 +1,7 @@
 /** A real workspace service, folders and Git repositories, and a stand-in for the pod, whose files are in a folder. */
 
 import { type ChildProcessByStdio, execFileSync, spawn } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { chmod, lstat, mkdir, readdir, readFile, readlink, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -19,16 +19,10 @@ import { contentOf, type Entry, scan } from "../../src/workspace/tree.ts";
 import { aRequest, PYTHON, type Request } from "./stack.ts";
 
 const ROOT = join(import.meta.dirname, "..", "..", "..");
-const INSTALLED = join(ROOT, ".cache", "paperclip");
 
-/** The folder of an installed Paperclip; undefined: Git's part cannot be tested. */
-export const PAPERCLIP = [
-  process.env.TEST_PAPERCLIP ?? "",
-  ...(existsSync(INSTALLED) ? readdirSync(INSTALLED).map((version) => join(INSTALLED, version)) : []),
-].find((folder) => folder && existsSync(join(folder, "node_modules", "@paperclipai", "adapter-utils")));
-
+/** Those of the package that Paperclip installs. */
 export async function realHelpers(): Promise<PaperclipHelpers> {
-  return PAPERCLIP ? await loadHelpers(join(PAPERCLIP, "node_modules", "paperclipai", "dist", "index.js")) : {};
+  return await loadHelpers(import.meta.filename);
 }
 
 export interface Service {
