@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leaves what lives now out of each collection of garbage: the SDK interrupts a workflow task that one delays by 2 s."""
+    """Leaves what lives now out of collections of garbage: the SDK interrupts a workflow task after 2 s of one."""
     gc.collect()
     gc.freeze()
 
