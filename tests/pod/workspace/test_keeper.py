@@ -240,3 +240,24 @@ def test_its_line_is_short_whatever_the_agent_does(pod: Pod) -> None:
     line = keeper.process.stdout.readline()
     assert len(line) < 4096
     assert b"left out" in line
+
+
+def test_a_step_that_ends_while_the_folders_are_read_is_whole_in_the_checkpoint(pod: Pod, run: Run) -> None:
+    with (pod.workspace / "large").open("wb") as large:
+        large.truncate(1000 * BLOCK)
+    keeper = pod.keeper()
+    keeper.tell("step 1 ses_1")
+    while not reads(keeper.process.pid, pod.workspace / "large"):
+        time.sleep(0.001)
+    (pod.session / "a").write_bytes(b"two")  # which was read before
+    (pod.workspace / "z").write_bytes(b"two")
+    keeper.tell("step 2 ses_1")
+    assert keeper.line()["steps"] == 2
+    (record,) = run.ledger().values()
+    assert {"session/opencode/a", "workspace/z"} < set(run.tree(max(run.ledger())))
+    assert record.steps == 2
+
+
+def reads(process: int, file: Path) -> bool:
+    """Whether it has this file open."""
+    return any(link.exists() and link.samefile(file) for link in Path(f"/proc/{process}/fd").iterdir())

@@ -106,6 +106,13 @@ class Keeper:
             Refused: it was not taken.
         """
         self._scanner.scan()
+        for _ in range(TRIES):
+            self._take(0)
+            if self._wanted is None or self._ends:
+                break
+            # This step has ended meanwhile: the files have all of it, and the session does not.
+            (steps, session), self._wanted = self._wanted, None
+            self._scanner.scan()
         sent = 0
         for _ in range(TRIES):
             sent += self._send()
