@@ -1,11 +1,14 @@
 """A worker like the one in production that kills itself at a given moment, or whose transcript store has a full disk.
 
 `FAULT_STEP` and `FAULT_MOMENT` name the moment: `before` an activity has done anything, or `after` it has done all and
-reported nothing. `FAULT_FULL` names a file: while it exists, SQLite may not use any further page.
+reported nothing. `FAULT_FULL` names a file: while it exists, SQLite may not use any further page. `FAULT_CHECKPOINTS` is
+how many seconds pass between two checkpoints of a carried workspace.
 """
 
+import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,6 +18,8 @@ from temporalio.client import Client
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor, Worker
 
 import worker
+from agent_runs.contracts.messages import CreateJob
+from agent_runs.job.carried import Carried, CarriedWorkspaces
 
 UNLIMITED_PAGES = 1 << 30
 
@@ -53,10 +58,23 @@ def limit_store(full: Path) -> None:
     event.listen(Engine, "begin", limit)
 
 
+def take_checkpoints(interval: float) -> None:
+    """Have pods take at most one checkpoint of a carried workspace in so many seconds."""
+    begin = CarriedWorkspaces.begin
+
+    async def begin_so(self: CarriedWorkspaces, input: CreateJob) -> Carried:  # noqa: A002 - Temporal's name
+        carried = await begin(self, input)
+        return replace(carried, config=json.dumps({**json.loads(carried.config), "interval": interval}).encode())
+
+    CarriedWorkspaces.begin = begin_so  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Run the worker until the moment that the environment names."""
     if full := os.environ.get("FAULT_FULL"):
         limit_store(Path(full))
+    if checkpoints := os.environ.get("FAULT_CHECKPOINTS"):
+        take_checkpoints(float(checkpoints))
     step = os.environ.get("FAULT_STEP")
     if not step:
         worker.main()

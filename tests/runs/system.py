@@ -191,6 +191,9 @@ class System:
         optional = {
             "AGENT_RUNS_OPENCODE_CONFIG": self.settings.opencode_config,
             "AGENT_RUNS_DATA_CLAIM": self.settings.data_claim,
+            "AGENT_RUNS_WORKSPACE_STORE": self.settings.workspace_store,
+            "AGENT_RUNS_WORKSPACE_LISTEN": self.settings.workspace_listen,
+            "AGENT_RUNS_WORKSPACE_URL": self.settings.workspace_url,
         }
         images = ",".join(f"{name}={image}" for name, image in self.settings.agent_images.items())
         return {
