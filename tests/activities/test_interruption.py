@@ -11,7 +11,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.parse_transcript import ParseTranscriptActivity, without_secrets
 from agent_runs.contracts.errors import AgentSilent, PodLost, RunError
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.messages import ParseTranscript, Ended
+from agent_runs.contracts.messages import Ended, ParseTranscript
 from agent_runs.contracts.outcome import Interruption, Report
 from agent_runs.job.redactions import Redactions
 from agent_runs.kube.client import Cluster

@@ -20,7 +20,7 @@ from agent_runs.client.explanation import explain
 from agent_runs.client.links import load_tokens
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.workspaces import open_workspaces
-from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotCarried
+from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotCarried, WorkspaceNotRestored
 from agent_runs.web.server import serving
 from agent_runs.web.workspaces import Workspaces
 from agent_runs.workspace.store import Record, WorkspaceStore
@@ -177,6 +177,19 @@ async def test_a_folder_that_did_not_arrive_is_named(carried: tuple[System, Work
     outcome = await system.outcome(raw)
     assert outcome.error_code == WorkspaceNotCarried.code
     assert await system.jobs(raw) == []
+
+
+async def test_a_folder_that_is_damaged_in_the_store_is_named_and_no_agent_starts(
+    carried: tuple[System, WorkspaceStore], tmp_path: Path
+) -> None:
+    system, store = carried
+    raw = agent(system, answer_script("Never."))
+    await sent(store, raw, FILES)
+    for block in (tmp_path / "workspaces").glob("*/blocks/*/*"):
+        block.unlink()
+    outcome = await system.outcome(raw)
+    assert (outcome.error_code, outcome.never_started) == (WorkspaceNotRestored.code, True)
+    assert "workspace: damaged" in str(outcome.error_message)
 
 
 @pytest.mark.parametrize("cwd", ["/etc/project", "/"])
