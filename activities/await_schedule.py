@@ -68,6 +68,7 @@ class AwaitScheduleActivity:
             PodScheduleFailed: no node took the pod in time; the message is Kubernetes' own reason.
             PodStartFailed: the container did not run in time.
             ImagePullFailed: the image cannot be pulled. `ImageRegistryThrottled`: the registry refuses for now.
+            WorkspaceNotRestored: the carried workspace could not be put into the pod. `WorkspaceUnreachable`: not now.
             PodLost: the pod was deleted before the agent started. `JobDeletedExternally`: the Job was.
             TranscriptsUnavailable: this worker does not know the run's secrets; retried.
             ClusterUnavailable: the API server refused or timed out; retried.

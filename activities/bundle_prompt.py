@@ -36,6 +36,7 @@ class BundlePromptActivity:
             resuming=input.resuming,
             messages=input.messages,
             continues=input.continues,
+            interruption=input.interruption,
         )
         namespace = config.namespace or self.cluster.namespace
         text = prompt.text.encode()

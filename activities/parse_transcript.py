@@ -8,11 +8,12 @@ from temporalio import activity
 
 from agent_runs.agents.profile import AgentProfile, title_of
 from agent_runs.contracts.messages import ParseTranscript
-from agent_runs.contracts.outcome import OutputReceipt, Report
+from agent_runs.contracts.outcome import GAP_STREAM, Interruption, OutputReceipt, Report
 from agent_runs.job.redactions import Redactions
 from agent_runs.logs.stored_output import fold_stored
 from agent_runs.logs.usage import record_report
 from agent_runs.paperclip.redaction import Redaction
+from agent_runs.transcript.agent_state import AgentState
 from agent_runs.transcript.fold import Fold
 from agent_runs.transcript.pricing import cost_of
 from agent_runs.transcript.store import TranscriptStore
@@ -62,11 +63,28 @@ class ParseTranscriptActivity:
         cost = cost_of(input.model, report.usage, report.cost_usd)
         warnings = (*report.warnings, *receipt_warnings(input.end.receipt))
         report = report.model_copy(
-            update={"cost_usd": cost.usd, "cost_estimated": cost.estimated, "warnings": warnings}
+            update={
+                "cost_usd": cost.usd,
+                "cost_estimated": cost.estimated,
+                "warnings": warnings,
+                "interruption": await self._interruption(input, fold),
+            }
         )
         report = without_secrets(report, redaction)
         await record_report(self.store, input.attempt, input.model, report)
         return report
+
+    async def _interruption(self, input: ParseTranscript, fold: Fold) -> Interruption | None:
+        """What the loss of the pod has interrupted. Of `opencode run` only its log shows that a tool has begun."""
+        found, lost = fold.interruption, input.stopped is not None and input.stopped.budget == "infrastructure"
+        if not lost or found.at is None or found.tools:
+            return found if lost and found.at else None
+        state, sequence = AgentState(), 0
+        while page := await self.store.read(input.attempt, sequence):
+            state.add([line for line in page if line.stream != GAP_STREAM])
+            sequence = page[-1].sequence
+            activity.heartbeat(sequence)
+        return found.model_copy(update={"tools": state.tools})
 
 
 def where_output_is_missing(receipt: OutputReceipt, last: int) -> Literal["nothing", "middle", "end"]:
@@ -83,12 +101,15 @@ def receipt_warnings(receipt: OutputReceipt) -> tuple[str, ...]:
 
 def without_secrets(report: Report, redaction: Redaction) -> Report:
     """The report with secrets hidden in every text that comes from the agent."""
-    failure = report.failure
+    failure, interruption = report.failure, report.interruption
     if failure is not None:
         failure = failure.model_copy(update={"message": redaction.hide(failure.message)})
+    if interruption is not None:
+        interruption = interruption.model_copy(update={"tools": tuple(map(redaction.hide, interruption.tools))})
     return report.model_copy(
         update={
             "failure": failure,
+            "interruption": interruption,
             **{name: redaction.hide_in(getattr(report, name)) for name in TEXTS},
             **{name: tuple(map(redaction.hide, getattr(report, name))) for name in LISTS_OF_TEXTS},
         }

@@ -9,7 +9,7 @@ with workflow.unsafe.imports_passed_through():
     from agent_runs.contracts.errors import Failure
     from agent_runs.contracts.identity import AttemptKey
     from agent_runs.contracts.messages import Ended, JobRef, QueuedMessage
-    from agent_runs.contracts.outcome import AttemptReport, OutputReceipt, Peaks, Report, Stop
+    from agent_runs.contracts.outcome import AttemptReport, LostWork, OutputReceipt, Peaks, Report, Stop
     from agent_runs.contracts.request import SessionParams
 
 
@@ -28,6 +28,7 @@ class Attempt:
         killed: the agent did not end within its grace.
         pods_deleted: `finish` has seen that no pod of it is left.
         agent_started: `finish` has seen a pod of it whose agent had started.
+        lost: what the attempt that follows begins without.
     """
 
     key: AttemptKey
@@ -45,6 +46,7 @@ class Attempt:
     killed: bool = False
     pods_deleted: bool = False
     agent_started: bool = False
+    lost: LostWork | None = None
 
     @property
     def session_refused(self) -> bool:
@@ -109,4 +111,5 @@ class Attempt:
             failure_code=failure.code if failure else None,
             receipt=self.end.receipt if self.end else OutputReceipt(),
             peaks=self.end.container.peaks if self.end else Peaks(),
+            lost=self.lost,
         )

@@ -16,7 +16,9 @@ with workflow.unsafe.imports_passed_through():
         PodProfile,
         PrepareRun,
         PromptBundle,
+        Restored,
     )
+    from agent_runs.contracts.outcome import Interruption, LostWork
     from agent_runs.contracts.request import RunRequest
     from workflows.activity_calls import (
         API_CALLS,
@@ -77,6 +79,7 @@ async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfil
             resuming=attempt.session is not None,
             messages=attempt.messages,
             continues=any(earlier.succeeded for earlier in run.attempts),
+            interruption=_interruption(run),
         ),
         summary="build prompt Secret",
         start_to_close_timeout=API_CALLS,
@@ -91,6 +94,12 @@ async def profile_and_prompt(run: RunState, attempt: Attempt) -> tuple[PodProfil
         if (bundle := result_or_none(prompt)) is not None:
             attempt.namespace = bundle.namespace
     return profile.result(), prompt.result()
+
+
+def _interruption(run: RunState) -> Interruption | None:
+    """Of the last attempt that had output, if its pod was lost."""
+    reports = [attempt.report for attempt in run.attempts if attempt.report and attempt.report.events]
+    return reports[-1].interruption if reports else None
 
 
 def _request_for_attempt(run: RunState) -> RunRequest:
@@ -132,9 +141,25 @@ async def create_job(
     job = creation.result()
     run.warn(*job.warnings)
     if job.restored is not None and key.attempt > 1:
-        files = job.restored
-        whose = f"of attempt {files.attempt} after {files.steps} steps" if files.attempt else "that Paperclip sent"
-        run.note(f"attempt {key.attempt} begins with the files {whose}, as they were at {files.at:%H:%M:%S} UTC")
+        _note_files(run, key.attempt, job.restored)
     tokens.begin()
     run.show(Phase.SCHEDULING, job=f"{job.namespace}/{job.name}", transcript=job.page)
     return job
+
+
+def _note_files(run: RunState, attempt: int, files: Restored) -> None:
+    """Says with which files an attempt begins, and what of the work before is not in them."""
+    whose = f"of attempt {files.attempt} after {_steps(files.steps)}" if files.attempt else "that Paperclip sent"
+    text = f"attempt {attempt} begins with the files {whose}, as they were at {files.at:%H:%M:%S} UTC"
+    before = run.attempts[-1]
+    interruption = before.report.interruption if before.report else None
+    if interruption and interruption.at and files.attempt == before.key.attempt:
+        seconds = max((interruption.at - files.at).total_seconds(), 0)
+        before.lost = lost = LostWork(steps=max(interruption.steps - files.steps, 0), seconds=round(seconds, 1))
+        text += f"; lost: {_steps(lost.steps)} and {lost.seconds:.0f} s of work"
+        text += f", with {', '.join(interruption.tools)} at work" if interruption.tools else ""
+    run.note(text)
+
+
+def _steps(number: int) -> str:
+    return f"{number} step{'s' * (number != 1)}"

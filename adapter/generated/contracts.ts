@@ -132,8 +132,13 @@ export interface AttemptReport {
   attempt: number;
   failureCode?: string | null;
   jobName: string;
+  lost?: LostWork | null;
   peaks?: Peaks;
   receipt?: OutputReceipt;
+}
+export interface LostWork {
+  seconds: number;
+  steps: number;
 }
 export interface Peaks {
   memory?: number | null;

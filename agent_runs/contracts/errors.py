@@ -228,6 +228,27 @@ class PodStartFailed(PodScheduleFailed):
     next_step = "Read the kubelet's reason in the message, fix the cause, and wake the agent again."
 
 
+class WorkspaceNotRestored(PodScheduleFailed):
+    """The files of a carried workspace could not be put into the agent's pod, which did not start."""
+
+    code = "workspace_not_restored"
+    next_step = (
+        "Read the reason in the message: if something is damaged, check the storage of AGENT_RUNS_WORKSPACE_STORE and"
+        " its key; then wake the agent again."
+    )
+
+
+class WorkspaceUnreachable(WorkspaceNotRestored):
+    """The agent's pod did not reach the workspace service for minutes, or could not write the files."""
+
+    code = "workspace_unreachable"
+    next_step = (
+        "Nothing to do if another attempt follows; else check from the message whether pods reach"
+        " AGENT_RUNS_WORKSPACE_URL (address, NetworkPolicy), whether its store answers, or whether the node has room."
+    )
+    budget = "infrastructure"
+
+
 class SidecarUnavailable(RunError):
     """The sidecar in the agent's pod did not start, so neither did the agent."""
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from agent_runs.contracts.base import Contract
 from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.identity import AttemptKey, RunKey
-from agent_runs.contracts.outcome import ContainerEnd, OutputReceipt
+from agent_runs.contracts.outcome import ContainerEnd, Interruption, OutputReceipt
 from agent_runs.contracts.pod import AGENT_CONTAINER, DATA_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, RunConfig, RunRequest, SessionParams
 
@@ -83,6 +83,7 @@ class BundlePrompt(Contract):
         resuming: selects the wake text for a resumed session, and leaves out what such a session already knows.
         messages: with which the prompt ends.
         continues: the agent has done what it was woken for: a session that is resumed gets only the messages.
+        interruption: of the attempt before, if its pod was lost.
     """
 
     attempt: AttemptKey
@@ -90,6 +91,7 @@ class BundlePrompt(Contract):
     resuming: bool = False
     messages: tuple[QueuedMessage, ...] = ()
     continues: bool = False
+    interruption: Interruption | None = None
 
 
 class PromptBundle(Contract):
@@ -170,7 +172,7 @@ class Restored(Contract):
         number: in the ledger of the run's workspace.
         attempt: whose files they are; 0: as they came from Paperclip.
         steps: of that attempt, that are in it.
-        at: when they were read.
+        at: when they were stored, by the service's clock.
     """
 
     number: int

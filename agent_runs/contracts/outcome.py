@@ -132,6 +132,27 @@ class ContainerEnd(PaperclipContract):
     peaks: Peaks = Peaks()
 
 
+class Interruption(PaperclipContract):
+    """What an agent had done when its pod was lost, by its stored output.
+
+    Attributes:
+        steps: that have ended, without those of sub-agents.
+        at: its last output; None: it had none.
+        tools: calls that have begun and not ended, each as a name and what it is about; one line, bounded.
+    """
+
+    steps: int = 0
+    at: datetime | None = None
+    tools: tuple[str, ...] = ()
+
+
+class LostWork(PaperclipContract):
+    """What an agent had done after its last checkpoint when its pod was lost."""
+
+    steps: int
+    seconds: float
+
+
 class Report(PaperclipContract):
     """What the fold over one attempt's output shows.
 
@@ -149,6 +170,7 @@ class Report(PaperclipContract):
         exit_code: the judged exit code: 0 only for success, never None for an agent that ran.
         last_output: the last line a person would want to read, bounded.
         refused: permissions for which the agent asked and which it did not get, with who has rejected them.
+        interruption: None unless the agent's pod was lost.
     """
 
     failure: Failure | None = None
@@ -173,6 +195,7 @@ class Report(PaperclipContract):
     unparsed_lines: int = 0
     agent_version: str | None = None
     refused: tuple[str, ...] = ()
+    interruption: Interruption | None = None
 
 
 class Stop(PaperclipContract):
@@ -192,13 +215,14 @@ class Stop(PaperclipContract):
 
 
 class AttemptReport(PaperclipContract):
-    """One attempt as the outcome lists it."""
+    """One attempt as the outcome lists it. `lost` is None where no work is known to be lost."""
 
     attempt: int
     job_name: str
     failure_code: str | None = None
     receipt: OutputReceipt = OutputReceipt()
     peaks: Peaks = Peaks()
+    lost: LostWork | None = None
 
 
 class Outcome(PaperclipContract):

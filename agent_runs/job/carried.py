@@ -91,7 +91,7 @@ async def _begun(store: WorkspaceStore, input: CreateJob) -> tuple[int, Record]:
     last = before[-1]
     if begun is None:
         tree = await _with_session(store, input, last) if last.kind == "out" else last.tree
-        record = Record(attempt, "begin", tree, datetime.now(UTC), last.steps, last.session)
+        record = Record(attempt, "begin", tree, datetime.now(UTC), session=last.session)
         begun = await store.record(run, record)
     return begun, last
 

@@ -15,6 +15,7 @@ from agent_runs.contracts.pod import (
     OUTPUT_DIRECTORY,
     PROMPT_DIRECTORY,
     PROMPT_FILE,
+    RESTORE_CONTAINER,
     RUN_DIRECTORY,
     RUNNER_FILE,
     SIDECAR_CONTAINER,
@@ -43,7 +44,6 @@ from agent_runs.job.volumes import (
 from agent_runs.pod.sidecar.upstream import UPSTREAM
 
 INIT_CONTAINER: Final = "write-prompt"
-RESTORE_CONTAINER: Final = "restore-workspace"
 PROMPT_MOUNT: Final = "/tmp/prompt-secret"  # noqa: S108 - a path in the pod
 CONFIG_FILE: Final = f"{RUN_DIRECTORY}/secret/{CONFIG_KEY}"
 WORKSPACE_FILE: Final = f"{posixpath.dirname(SIDECAR_FILE)}/{WORKSPACE_KEY}"

@@ -13,6 +13,7 @@ from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.errors import SealedFieldUnreadable
 from agent_runs.contracts.identity import RunKey
 from agent_runs.contracts.messages import CreateJob, QueuedMessage
+from agent_runs.contracts.outcome import Interruption
 from agent_runs.contracts.pod import DATA_DIRECTORY, SKILLS_DIRECTORY
 from agent_runs.contracts.request import OPENCODE, PromptSource, RunConfig
 from agent_runs.contracts.start import Binding, SealedMessage
@@ -22,6 +23,7 @@ from agent_runs.paperclip.preparation import Preparations
 from agent_runs.paperclip.prompt import (
     compose,
     instructions_section,
+    interruption_section,
     join_sections,
     join_skills,
     skill_folders_section,
@@ -71,12 +73,14 @@ class Prompts:
         resuming: bool,
         messages: Sequence[QueuedMessage] = (),
         continues: bool = False,
+        interruption: Interruption | None = None,
     ) -> Prompt:
         """Composes the sections in Paperclip's order. A skill is not among them if the agent can have its folder.
 
         Args:
             messages: come last.
             continues: the agent has done what it was woken for: a session that is resumed gets only the messages.
+            interruption: a session that is resumed learns what the loss of its pod has interrupted.
 
         Raises:
             SealedFieldUnreadable: sealed with a key that this worker does not hold.
@@ -91,6 +95,9 @@ class Prompts:
         texts = [await asyncio.to_thread(self._text, run, message) for message in messages]
         prompt = compose(
             source,
+            interruption=interruption_section(config.workspace, interruption.tools)
+            if interruption and resuming
+            else "",
             instructions=instructions_section(source.instructions, path) if source.instructions else "",
             skills=join_skills([*inline, skill_folders_section(paths)]),
             messages=join_sections(texts),

@@ -28,9 +28,11 @@ from agent_runs.contracts.errors import (
     PodStartFailed,
     RunError,
     RunTimeout,
+    WorkspaceNotRestored,
+    WorkspaceUnreachable,
 )
 from agent_runs.contracts.outcome import ContainerEnd, Peaks
-from agent_runs.contracts.pod import AGENT_CONTAINER
+from agent_runs.contracts.pod import AGENT_CONTAINER, RESTORE_CONTAINER, RESTORE_RETRYABLE
 from agent_runs.kube.failures import bounded
 from agent_runs.kube.objects import ContainerStatus, Event, Job, Pod, Terminated, amount
 
@@ -312,9 +314,11 @@ def _failed_init(pod: Pod, name: str, ended: Terminated, outside: str | None) ->
         return _disruption_failure(
             outside, _with_message(f"pod {pod.metadata.name} was ended while starting", _disruption_message(pod))
         )
+    error: type[RunError] = PodScheduleFailed
+    if name == RESTORE_CONTAINER:
+        error = WorkspaceUnreachable if ended.exit_code == RESTORE_RETRYABLE else WorkspaceNotRestored
     return Failing(
-        PodScheduleFailed,
-        f'Init container "{name}" failed with exit code {ended.exit_code}: {_termination_message(ended)}',
+        error, f'Init container "{name}" failed with exit code {ended.exit_code}: {_termination_message(ended)}'
     )
 
 

@@ -5,8 +5,9 @@ joined by one blank line. Wake prose arrives as text: the caller renders it, for
 Source: Paperclip's adapter-utils 2026.916.1 and the existing adapters' tests.
 """
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +18,14 @@ from agent_runs.paperclip.javascript import WHITESPACE, length, number, stringif
 DEFAULT_HEARTBEAT_PROMPT: Final = "You are agent {{agent.id}} ({{agent.name}}). Continue your Paperclip work."
 """The heartbeat sentence of an agent without a template of its own."""
 
+_AFTER_A_LOSS: Final = {
+    "carried": (
+        "The files and this session are as they were at the last checkpoint: what you have done to them since is gone, "
+        "what you have done elsewhere is not"
+    ),
+    "ephemeral": "Its files are gone",
+}
+_UNKNOWN_EFFECTS: Final = "What it has done may be half done"
 SKILL_SEPARATOR: Final = "\n\n---\n\n"
 SECTION_SEPARATOR: Final = "\n\n"
 _PLACEHOLDER: Final = re.compile(rf"\{{\{{[{WHITESPACE}]*([A-Za-z0-9_.-]+)[{WHITESPACE}]*\}}\}}")
@@ -40,6 +49,7 @@ def compose(
     *,
     instructions: str = "",
     skills: str = "",
+    interruption: str = "",
     messages: str = "",
     resuming: bool,
     continues: bool = False,
@@ -53,6 +63,7 @@ def compose(
         source: templates and prose of this wake.
         instructions: the agent's instructions file, as `instructions_section` gives it.
         skills: the skills, as `join_skills` gives them.
+        interruption: what the loss of the pod has interrupted, as `interruption_section` gives it.
         messages: what people have sent the agent.
         resuming: whether this attempt resumes a session.
         continues: whether the agent has done what it was woken for.
@@ -70,6 +81,8 @@ def compose(
         "sessionHandoffChars": source.session_handoff,
         "heartbeatPromptChars": heartbeat,
     }
+    if interruption:
+        sections["interruptionChars"] = interruption
     if messages:
         sections = {} if resuming and continues else sections
         sections["messagesChars"] = messages
@@ -111,6 +124,18 @@ def skill_folders_section(folders: Mapping[str, str]) -> str:
     return (
         f"(Load these skills with the skill tool, or read the SKILL.md in their folders: {listed}.)" if listed else ""
     )
+
+
+def interruption_section(workspace: str, tools: Sequence[str]) -> str:
+    """What a session has to know that goes on after the loss of its pod.
+
+    Args:
+        tools: calls that were at work. Their texts are the agent's, so each is quoted.
+    """
+    named = ", ".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    at_work = f" while this was at work: {named}" if tools else ""
+    effects = _AFTER_A_LOSS.get(workspace, _UNKNOWN_EFFECTS)
+    return f"(Your pod was lost{at_work}. {effects}. Look at what is there before you repeat anything.)"
 
 
 def instructions_section(text: str, path: str) -> str:

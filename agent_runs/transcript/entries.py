@@ -299,6 +299,13 @@ def _tool_call(part: dict[str, Any], state: dict[str, Any], limit: int) -> ToolC
     return ToolCall(tool, identifier, visible_line(subject, ENTRY_TITLE_LIMIT), _arguments(given, limit))
 
 
+def begun_call(tool: str | None, given: str | None, title: str | None) -> str:
+    """A call that has begun, on one line: its name and what it is about. `given` is JSON, which may be cut."""
+    arguments = json_object((given or "").encode(errors="replace"))
+    call = _tool_call({"tool": tool}, {"input": arguments, "title": title}, 0)
+    return f"{call.name}: {call.subject}" if call.subject else call.name
+
+
 def _arguments(given: dict[str, Any], limit: int) -> dict[str, str | float]:
     """The first arguments, `limit` characters of them."""
     shown: dict[str, str | float] = {}

@@ -77,7 +77,8 @@ class ToolState(msgspec.Struct, gc=False):
 class Part(msgspec.Struct, gc=False):
     """The fields of a message part that the fold reads. Absent and null mean the same.
 
-    `context` are the tokens of the model's context that are used, where `tokens` are of several steps (`acp`).
+    `context` are the tokens of the model's context that are used, where `tokens` are of several steps (`acp`). `input`
+    and `title` are those of a tool that begins.
     """
 
     id: str | None = None
@@ -92,6 +93,8 @@ class Part(msgspec.Struct, gc=False):
     tool: str | None = None
     call_id: str | None = msgspec.field(default=None, name="callID")
     state: ToolState | None = None
+    input: str | None = None
+    title: str | None = None
 
 
 class Event(msgspec.Struct):
@@ -262,6 +265,8 @@ def _part(fields: dict[str, Any]) -> Part:
             error=_text(state.get("error")),
             input=msgspec.Raw(msgspec.json.encode(state.get("input"))),
         ),
+        input=_text(fields.get("input")),
+        title=_text(fields.get("title")),
     )
 
 

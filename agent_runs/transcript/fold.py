@@ -10,6 +10,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -17,8 +18,9 @@ import msgspec
 
 from agent_runs.contracts.errors import Failure
 from agent_runs.contracts.large_json import LARGE
-from agent_runs.contracts.outcome import GAP_STREAM, SUMMARY_LIMIT, ContainerEnd, Report, Usage
+from agent_runs.contracts.outcome import GAP_STREAM, SUMMARY_LIMIT, ContainerEnd, Interruption, Report, Usage
 from agent_runs.transcript import verdict
+from agent_runs.transcript.entries import begun_call
 from agent_runs.transcript.events import (
     AGENT_VERSION,
     NO_PART,
@@ -39,6 +41,7 @@ from agent_runs.transcript.provider_errors import provider_error
 
 RECENT_IDS: Final = 4096
 OPEN_MESSAGES: Final = 8
+OPEN_TOOLS: Final = 8
 ERRORS: Final = 20
 ERROR_LIMIT: Final = 1000
 LAST_OUTPUT_LIMIT: Final = 200
@@ -185,10 +188,14 @@ class Fold:
         self._repetition = _Repetition()
         self._steps_seen, self._tools_seen = _Recent(), _Recent()
         self._tool_errors: list[str] = []
+        self._own_steps = 0
+        self._open_tools: dict[str | None, str] = {}
+        self._last_at: datetime | None = None
         self._handlers: dict[str, Callable[[Event, Part], None]] = {
             "step_start": self._step_start,
             "text": self._text,
             "tool_use": self._tool_use,
+            "tool_running": self._tool_running,
             "step_finish": self._step_finish,
             SUBAGENT_STEP: self._subagent_step,
             "error": self._error,
@@ -199,6 +206,7 @@ class Fold:
     def add(self, line: Line) -> None:
         """Take the next line of the output, whatever stream it is of; a gap is no output."""
         if line.stream == "stdout":
+            self._last_at = line.at
             self._stdout(line.data, terminated=line.terminated)
         elif line.stream != GAP_STREAM:
             self._diagnostics.read(line.data)
@@ -238,6 +246,11 @@ class Fold:
             repeated=self._repetition.newest,
             context_tokens=min(self._meter.largest_prompt, MAX_COUNT),
         )
+
+    @property
+    def interruption(self) -> Interruption:
+        """What the agent has done so far, and the tools at work."""
+        return Interruption(steps=self._own_steps, at=self._last_at, tools=tuple(self._open_tools.values()))
 
     def report(
         self,
@@ -327,8 +340,13 @@ class Fold:
         self._texts_of(part.message_id).add(part.text)
         self._remember_text(part.text)
 
+    def _tool_running(self, _event: Event, part: Part) -> None:
+        if len(self._open_tools) < OPEN_TOOLS:
+            self._open_tools[part.call_id] = begun_call(part.tool, part.input, part.title)
+
     def _tool_use(self, _event: Event, part: Part) -> None:
         self._seen.started = self._seen.open_step = True
+        self._open_tools.pop(part.call_id, None)
         if self._tools_seen.repeated(part.call_id or part.id):
             return
         self._tool_calls = min(self._tool_calls + 1, MAX_COUNT)
@@ -351,6 +369,8 @@ class Fold:
     def _step_finish(self, _event: Event, part: Part) -> None:
         if self._steps_seen.repeated(part.id):
             return
+        self._own_steps = min(self._own_steps + 1, MAX_COUNT)
+        self._open_tools.clear()
         self._seen.started = self._seen.finished = True
         self._seen.open_step = False
         self._steps = min(self._steps + 1, MAX_COUNT)

@@ -25,8 +25,11 @@ from agent_runs.contracts.errors import (
     PodStartFailed,
     RunError,
     RunTimeout,
+    WorkspaceNotRestored,
+    WorkspaceUnreachable,
 )
 from agent_runs.contracts.outcome import ContainerEnd
+from agent_runs.contracts.pod import RESTORE_CONTAINER
 from agent_runs.kube import diagnosis
 from agent_runs.kube.diagnosis import (
     ContainerEnded,
@@ -347,6 +350,25 @@ def test_an_init_container_that_failed_is_the_cause_of_an_end_that_nobody_report
         assert isinstance(failed, Failing)
     ended = diagnose(pod(init=[terminated(0, "Completed", "write-prompt")], phase="Failed"), job())
     assert isinstance(ended, ContainerEnded)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "error", "budget"),
+    [
+        (1, "Error", WorkspaceUnreachable, "infrastructure"),
+        (2, "Error", WorkspaceNotRestored, "none"),
+        (137, "OOMKilled", WorkspaceNotRestored, "none"),
+        (137, "ContainerStatusUnknown", ExitUnknown, "infrastructure"),
+    ],
+)
+def test_a_workspace_that_was_not_restored_is_named_and_an_outage_is_retried(
+    code: int, reason: str, error: type[RunError], budget: str
+) -> None:
+    ended = terminated(code, reason, RESTORE_CONTAINER, "workspace: unavailable: ConnectionRefusedError")
+    failed = diagnose(pod(init=[ended], phase="Failed"), job())
+    assert isinstance(failed, Failing)
+    assert (failed.error, failed.error.budget) == (error, budget)
+    assert "workspace: unavailable" in failed.message
 
 
 def test_a_succeeded_pod_without_a_container_status_is_no_success() -> None:

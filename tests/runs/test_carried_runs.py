@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import shlex
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,10 +16,11 @@ from temporalio.client import Client
 from agent_runs.cli import workspaces
 from agent_runs.cli.display import display
 from agent_runs.cli.program import Refused
+from agent_runs.client.explanation import explain
 from agent_runs.client.links import load_tokens
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.workspaces import open_workspaces
-from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotCarried
+from agent_runs.contracts.errors import InvalidRequest, WorkspaceNotCarried, WorkspaceNotRestored
 from agent_runs.web.server import serving
 from agent_runs.web.workspaces import Workspaces
 from agent_runs.workspace.store import Record, WorkspaceStore
@@ -26,6 +28,7 @@ from agent_runs.workspace.tree import File, Tree
 from dev_stack.demo import later_context
 from tests.runs.system import System, answer_script, attempt_key, open_system
 from tests.support.ends import assert_verified
+from tests.transcript.event_lines import line
 from tests.workspace.trees import stored
 
 FILES = {"kept": b"one", "gone": b"two", "folder/deep": b"three" * 100_000}
@@ -125,18 +128,31 @@ async def test_after_the_loss_of_a_pod_the_next_attempt_goes_on_from_the_checkpo
 ) -> None:
     system, store = carried
     step = answer_script("One.").replace('"stop"', '"tool-calls"')
-    first = f"echo work > done; {step}; sleep 600"
-    raw = agent(system, f"cat > /dev/null; if [ -e done ]; then {answer_script('Two.')}; else {first}; fi")
+    tool = line("tool_running", tool="bash", callID="call_1", input='{"command": "make all"}').decode()
+    first = f"echo work > done; {step}; echo {shlex.quote(tool)}; sleep 600"
+    raw = agent(system, f"cat > prompt; if [ -e done ]; then {answer_script('Two.')}; else {first}; fi")
     await sent(store, raw, FILES)
     ticket = await system.start(raw)
     await until_checkpoint(store, raw, "done")
+    await system.until_tools_began(raw)
     (pod,) = await system.pods(raw)
     await system.kubernetes.delete_pod(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, grace=timedelta())
     outcome = await outcome_at_close(ticket.handle(system.temporal))
     assert (outcome.failure, outcome.summary, len(outcome.attempts)) == (None, "Two.", 2)
-    assert "attempt 2 begins with the files of attempt 1 after 1 steps" in str(outcome.result_json)
-    record, _ = await last_tree(store, raw)
+    (note,) = [each for each in outcome.warnings if "begins with" in each]
+    assert "attempt 2 begins with the files of attempt 1 after 1 step, as they were at" in note
+    assert note.endswith("s of work, with bash: make all at work")
+    lost = outcome.attempts[0].lost
+    assert lost is not None
+    assert lost.steps == 0
+    assert lost.seconds < 60
+    assert outcome.attempts[1].lost is None
+    assert note in explain(outcome)["evidence"]
+    record, tree = await last_tree(store, raw)
     assert (record.kind, record.attempt) == ("end", 2)
+    block = digests(tree)["prompt"]
+    (prompt,) = [content async for content in store.blocks(attempt_key(raw).run.company_id, [block])]
+    assert b'lost while this was at work: "bash: make all"' in prompt
 
 
 async def test_the_next_run_has_the_session_of_the_run_before(carried: tuple[System, WorkspaceStore]) -> None:
@@ -161,6 +177,19 @@ async def test_a_folder_that_did_not_arrive_is_named(carried: tuple[System, Work
     outcome = await system.outcome(raw)
     assert outcome.error_code == WorkspaceNotCarried.code
     assert await system.jobs(raw) == []
+
+
+async def test_a_folder_that_is_damaged_in_the_store_is_named_and_no_agent_starts(
+    carried: tuple[System, WorkspaceStore], tmp_path: Path
+) -> None:
+    system, store = carried
+    raw = agent(system, answer_script("Never."))
+    await sent(store, raw, FILES)
+    for block in (tmp_path / "workspaces").glob("*/blocks/*/*"):
+        block.unlink()
+    outcome = await system.outcome(raw)
+    assert (outcome.error_code, outcome.never_started) == (WorkspaceNotRestored.code, True)
+    assert "workspace: damaged" in str(outcome.error_message)
 
 
 @pytest.mark.parametrize("cwd", ["/etc/project", "/"])

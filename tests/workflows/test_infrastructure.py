@@ -1,6 +1,6 @@
 """Failures of the cluster cost the infrastructure budget, and only those are retried."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,10 +17,10 @@ from agent_runs.contracts.errors import (
     PodLost,
     ServerUnusable,
 )
-from agent_runs.contracts.messages import Ended, StreamEnd
-from agent_runs.contracts.outcome import Report
+from agent_runs.contracts.messages import Ended, JobRef, Restored, StreamEnd
+from agent_runs.contracts.outcome import Interruption, LostWork, Report
 from tests.support.requests import FakeRequest
-from tests.workflows.fake_activities import GOOD, FakeActivities, fail_with
+from tests.workflows.fake_activities import GOOD, FakeActivities, answer_with, fail_with
 from tests.workflows.fake_worker import configured, running_worker
 
 
@@ -55,6 +55,46 @@ async def test_a_lost_pod_is_followed_by_an_attempt_with_the_same_session(
     assert outcome.usage is not None
     assert outcome.usage.input_tokens == 2 * GOOD.usage.input_tokens
     assert any("k8s_pod_lost" in note for note in outcome.result_json["notes"])
+
+
+RESTORED = Restored(number=3, attempt=1, steps=2, at=datetime(2026, 1, 2, 12, 0, tzinfo=UTC))
+INTERRUPTION = Interruption(steps=3, at=RESTORED.at + timedelta(seconds=14), tools=("bash: make all",))
+
+
+@pytest.mark.parametrize(
+    ("restored", "lost"),
+    [
+        (RESTORED, LostWork(steps=1, seconds=14)),
+        (
+            RESTORED.model_copy(update={"steps": 3, "at": RESTORED.at + timedelta(minutes=1)}),
+            LostWork(steps=0, seconds=0),
+        ),
+        (RESTORED.model_copy(update={"attempt": 0}), None),
+        (None, None),
+    ],
+)
+async def test_an_outcome_says_what_was_lost_since_the_checkpoint(
+    temporal: Client, queue: str, request_of_a_run: FakeRequest, restored: Restored | None, lost: LostWork | None
+) -> None:
+    interrupted = GOOD.model_copy(update={"interruption": INTERRUPTION})
+    steps = FakeActivities(
+        {
+            "stream_logs": losing(1, PodLost.as_failure("evicted")),
+            "parse_transcript": answer_with(lambda input: interrupted if input.stopped else GOOD),
+            "create_job": answer_with(
+                lambda input: JobRef(
+                    namespace="default", name=input.attempt.job_name, uid="u", keeps_sessions=True, restored=restored
+                )
+            ),
+        }
+    )
+    async with running_worker(temporal, queue, steps, sandboxed=False) as start:
+        outcome = await outcome_at_close(await start(request_of_a_run))
+    assert [attempt.lost for attempt in outcome.attempts] == [lost, None]
+    named = any("of work, with bash: make all at work" in note for note in outcome.warnings)
+    assert named is (lost is not None)
+    prompts = [input.interruption for name, input in steps.calls if name == "bundle_prompt"]
+    assert prompts == [None, INTERRUPTION]
 
 
 @pytest.mark.parametrize(("transport", "then"), [("auto", "run"), ("serve", "serve")])
