@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,17 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from agent_runs.client.attach import Ticket, attach
-from agent_runs.client.links import load_tokens
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.client.settings import ClientSettings
 from agent_runs.client.wake import build_wake
-from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.kube.ownership import OURS, selector
 from agent_runs.paperclip.sealing import Sealer, public_key
-from agent_runs.pod.sidecar.workspace.store import Store
 from dev_stack import demo
 from dev_stack.host_address import host_for_pods
 from dev_stack.scripted_model.server import provider_block, serve
 from tests.real_cluster.installed_images import ROOT, InstalledImages, blocks
-from tests.workspace.trees import blocks_of, tree
+from tests.workspace.trees import send
 
 NOT_COPIED = shutil.ignore_patterns(".*", "node_modules", "__pycache__", "tests", "bench")
 PROGRAMS = Path(sys.executable).parent
@@ -298,13 +294,8 @@ class Outside:
 
     async def send(self, raw: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """A folder goes out, as the plugin sends it before a run."""
-        settings = ClientSettings.read({k: v for k, v in self.environment.items() if k.startswith("AGENT_RUNS_")})
-        agent = raw["agent"]
-        run = RunKey(agent_id=agent["id"], company_id=agent["companyId"], run_id=raw["runId"])
-        token = load_tokens(settings).mint_workspace(AttemptKey(run=run, attempt=0), timedelta(minutes=5))
-        store = Store({"url": settings.transcripts_public_url, "token": token}, lambda _pause, _since: False)
-        await asyncio.to_thread(store.send, [block for content in files.values() for block in blocks_of(content)])
-        await asyncio.to_thread(store.add_tree, tree(files), "out", 0, "")
+        own = {name: value for name, value in self.environment.items() if name.startswith("AGENT_RUNS_")}
+        await asyncio.to_thread(send, ClientSettings.read(own), raw, files)
 
     async def returned(self, raw: Mapping[str, Any], into: Path) -> dict[str, bytes]:
         """The files that the agent has left, written into a new folder."""
