@@ -30,7 +30,6 @@ from activities.tell_agent import TellAgentActivity
 from agent_runs.agents.profile import keys
 from agent_runs.client import links
 from agent_runs.client.connection import TemporalAway, run_to_end
-from agent_runs.client.workspaces import open_workspaces
 from agent_runs.contracts.errors import ClusterUnavailable, InvalidRequest
 from agent_runs.doctor.objects import Objects
 from agent_runs.doctor.surroundings import Surroundings
@@ -116,7 +115,7 @@ def activities(
     carried = None
     if workspaces and settings.workspace_url:
         carried = CarriedWorkspaces(workspaces, links.load_tokens(settings), settings.workspace_url, profiles)
-    surroundings = Surroundings(store, Objects(cluster, pods, overrides))
+    surroundings = Surroundings(store, Objects(cluster, pods, overrides, settings.workspace_url), workspaces)
     checking = CheckConfigurationActivity(
         opener, checks, settings.paperclip_api_url, redactions.worker_values, surroundings
     )
@@ -191,6 +190,7 @@ def worker_identity() -> str:
 async def wire(settings: WorkerSettings, health: Health) -> AsyncIterator[Worker]:
     """The worker with everything it needs, which is closed in reverse order."""
     startup.check_keys(settings)
+    workspaces = startup.open_workspaces(settings)
     async with AsyncExitStack() as parts:
         runtime = startup.temporal_runtime(settings)
         metrics = startup.metrics_recorder(settings, runtime)
@@ -204,7 +204,6 @@ async def wire(settings: WorkerSettings, health: Health) -> AsyncIterator[Worker
         await parts.enter_async_context(purging(store, settings.transcript_retention))
         pages = transcript_service(settings, store, TemporalRunInfo(client, settings))
         log.info("transcripts.served", at=await parts.enter_async_context(pages))
-        workspaces = open_workspaces(settings)
         await parts.enter_async_context(collecting(workspaces, settings.transcript_retention))
         await parts.enter_async_context(workspace_service(settings, settings.workspace_listen, workspaces))
         slots, name = activity_slots(settings), worker_identity()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from temporalio import activity
@@ -98,13 +98,17 @@ class CheckConfigurationActivity:
         return await self.surroundings.findings(chosen, agent, limit)
 
     async def _configuration(self, check: SealedCheck, key: RunKey) -> tuple[Sequence[Finding], CheckedAgent | None]:
-        """What is found in the configuration, and the agent if nothing in it is wrong."""
+        """What is found in the configuration, and the agent if nothing in it is wrong.
+
+        A workspace that the configuration leaves open is carried where there is a store, as the plugin decides.
+        """
+        carried = self.checks.carries and fold(check.config).config.get("workspace") in (None, "", "auto", "carried")
         run = {
             "runId": "check",
             "authToken": TOKEN,
             "agent": {"id": "check", "companyId": "check"},
             "config": check.config,
-            "context": {"paperclipWorkspace": {"cwd": check.workspaces}},
+            "context": {"paperclipWorkspace": {"cwd": None if carried else check.workspaces}},
         }
         try:
             prepared = await asyncio.to_thread(split, run, check.host)
@@ -114,9 +118,13 @@ class CheckConfigurationActivity:
         except InvalidRequest as refused:
             return [Finding.error("agent_configuration", refused.message)], None
         warnings = [_warning(warning) for warning in prepared.warnings]
+        if carried:
+            config = prepared.request.config.model_copy(update={"workspace": "carried"})
+            prepared = replace(prepared, request=prepared.request.model_copy(update={"config": config}))
         try:
             directory = working_directory(Workspace(), prepared.chosen)
-            await self.checks.check(prepared.chosen, RunFolders(Owner(key.company_id, None), directory))
+            folders = None if carried else RunFolders(Owner(key.company_id, None), directory)
+            await self.checks.check(prepared.chosen, folders)
             values = await self.worker_values()
             await asyncio.to_thread(values.redaction, prepared.secrets)  # refuses too many, as `create_job` does
             await self.checks.check_volume(prepared.chosen, "paperclipWorkspace.cwd, which Paperclip gives every run,")

@@ -33,6 +33,4 @@ class IntrospectPodActivity:
             ClusterUnavailable: the API server refused or timed out; retried.
             ClusterForbidden: the ServiceAccount may not read its own pod, or list Deployments.
         """
-        profile = await read_profile(self.cluster, input.config, self.overrides, self.inheritance)
-        is_carried = input.config.workspace == "carried"
-        return profile.model_copy(update={"data_claim": None}) if is_carried else profile
+        return await read_profile(self.cluster, input.config, self.overrides, self.inheritance)

@@ -272,7 +272,8 @@ class _Startup:
         }
         if plan.embedded:
             settings |= {"AGENT_RUNS_NAMESPACE": NAMESPACE, "AGENT_RUNS_DATA_CLAIM": CLAIM}
-            settings |= {"AGENT_RUNS_SIDECAR_IMAGE": SIDECAR_IMAGE}
+            settings |= {"AGENT_RUNS_SIDECAR_IMAGE": SIDECAR_IMAGE, "AGENT_RUNS_WORKSPACE_URL": addresses.pages}
+            settings |= {"AGENT_RUNS_WORKSPACE_STORE": f"file://{plan.state / 'workspaces'}"}
         if plan.paperclip_api_url:
             settings["AGENT_RUNS_PAPERCLIP_API_URL"] = plan.paperclip_api_url
         return Program(

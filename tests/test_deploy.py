@@ -7,6 +7,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -15,6 +16,7 @@ import yaml
 import worker
 from agent_runs.cli import keys
 from agent_runs.client.settings import SettingsError
+from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.doctor.permissions import CHECK_VERBS, DEPLOYMENT_VERBS, REQUIRED_VERBS
 from agent_runs.kube.ownership import OURS, selector
 from agent_runs.service.health import CHECK_TIMEOUT
@@ -37,16 +39,25 @@ def variables_of(overlay: str) -> dict[str, str]:
     [settings] = [each for (_, name), each in objects(overlay, "ConfigMap").items() if "agent-runs-settings" in name]
     [deployment] = objects(overlay, "Deployment").values()
     [container] = deployment["spec"]["template"]["spec"]["containers"]
-    literals: dict[str, str] = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    namespace = deployment["metadata"]["namespace"]
+    literals: dict[str, str] = {
+        each["name"]: each["value"].replace("$(POD_NAMESPACE)", namespace)
+        for each in container["env"]
+        if "value" in each
+    }
     return {**settings["data"], **literals}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_variable_of_the_deployment_is_a_setting_with_a_usable_value(overlay: str) -> None:
+    assert len(variables_of(overlay)) >= 12
+    settings_of(overlay)
+
+
+def settings_of(overlay: str) -> WorkerSettings:
+    """Without the files of TLS, which are read with the settings; tests/client/test_temporal_server.py has some."""
     variables = variables_of(overlay)
-    assert len(variables) >= 12
-    # Files of TLS are read with the settings, and tests/client/test_temporal_server.py has some.
-    WorkerSettings.read({name: value for name, value in variables.items() if not name.startswith("TEMPORAL_TLS")})
+    return WorkerSettings.read({name: value for name, value in variables.items() if "_TLS_" not in name})
 
 
 def test_the_trial_never_has_two_workers_at_its_file_and_production_never_none() -> None:
@@ -67,6 +78,43 @@ def test_the_worker_mounts_the_keys_that_agent_runs_makes_and_no_service_gives_i
     variables = variables_of(overlay)
     assert variables["AGENT_RUNS_SEALING_KEY_FILE"] == f"/etc/agent-runs/{keys.SEALING}"
     assert variables["AGENT_RUNS_TRANSCRIPTS_KEY_FILE"] == f"/etc/agent-runs/{keys.SIGNING}"
+    assert variables["AGENT_RUNS_WORKSPACE_KEY_FILE"] == f"/etc/agent-runs/{keys.WORKSPACES}"
+
+
+def test_the_trial_shares_no_volume_and_keeps_workspaces_on_a_claim_of_the_workers_that_it_does_not_delete() -> None:
+    [deployment] = objects(TRIAL, "Deployment").values()
+    pod = deployment["spec"]["template"]["spec"]
+    mounts = {each["mountPath"]: each["name"] for each in pod["containers"][0]["volumeMounts"]}
+    assert DATA_DIRECTORY not in mounts
+    folder = urlsplit(variables_of(TRIAL)["AGENT_RUNS_WORKSPACE_STORE"]).path
+    claims = {each["name"]: each["persistentVolumeClaim"] for each in pod["volumes"] if "persistentVolumeClaim" in each}
+    name = claims[mounts[folder]]["claimName"]
+    file = DEPLOY / "components" / "workspace-folder" / "workspaces.yaml"
+    assert yaml.safe_load(file.read_text())["metadata"]["name"] == name
+    assert f"-f {file.relative_to(DEPLOY.parent)}" in PAGE
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_reach_workspaces_through_the_service_and_the_port_at_which_the_worker_serves_them(overlay: str) -> None:
+    variables = variables_of(overlay)
+    url, (_, _, listened) = (
+        urlsplit(variables["AGENT_RUNS_WORKSPACE_URL"]),
+        variables["AGENT_RUNS_WORKSPACE_LISTEN"].rpartition(":"),
+    )
+    [((namespace, name), service)] = objects(overlay, "Service").items()
+    assert url.hostname == f"{name}.{namespace}"
+    [target] = [each["targetPort"] for each in service["spec"]["ports"] if each["port"] == url.port]
+    [port] = [each["containerPort"] for each in CONTAINER["ports"] if each["name"] == target]
+    assert port == int(listened)
+
+
+def test_agents_do_not_inherit_the_credentials_of_the_workspace_store() -> None:
+    """Some have the names of a model provider's."""
+    [deployment] = objects(PRODUCTION, "Deployment").values()
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    sources = [each["secretRef"]["name"] for each in container["envFrom"] if "secretRef" in each]
+    assert sources[-1] == "agent-runs-workspace-storage"  # of two values of one name the last one counts
+    assert settings_of(PRODUCTION).inherit_env_from == ("agent-runs-provider-keys",)
 
 
 def test_every_package_of_the_wheel_is_in_the_worker_image() -> None:
@@ -144,7 +192,12 @@ WITH_DATA = {"Namespace", "PersistentVolumeClaim", "PersistentVolume", "Stateful
 def test_nothing_with_data_is_in_what_an_overlay_deletes(tmp_path: Path) -> None:
     sets = {overlay: list(yaml.safe_load_all(built(overlay))) for overlay in OVERLAYS}
     for component in sorted((DEPLOY / "components").iterdir()):
-        if component.name not in {"data-volume", "sqlite", "postgresql", "temporal-tls"}:  # the overlays have these
+        if component.name not in {
+            "workspace-folder",
+            "sqlite",
+            "postgresql",
+            "temporal-tls",
+        }:  # the overlays have these
             sets[component.name] = with_component(tmp_path / component.name, component.name, validated=False)
     for name, documents in sets.items():
         with case(name):

@@ -86,8 +86,8 @@ class WorkspaceNotShared(RunError):
 
     code = "workspace_not_shared"
     next_step = (
-        "Mount Paperclip's data volume at /paperclip in the worker's pod, or set AGENT_RUNS_DATA_CLAIM on the worker,"
-        " or set `workspace` of this agent to `ephemeral` if its files may be lost; then wake the agent again."
+        "Give the worker a workspace store (AGENT_RUNS_WORKSPACE_STORE) or Paperclip's data volume at /paperclip, or"
+        " set `workspace` of this agent to `ephemeral` if its files may be lost; then wake the agent again."
     )
     budget = "none"
 

@@ -38,7 +38,7 @@ _REMEDIES: Final = (
     ("serviceaccount .*not found", "Apply the whole overlay: `kubectl apply -k`"),
     (
         'persistentvolumeclaim "[^"]+" not found',
-        "Create the claim in namespace {namespace}, or name yours in deploy/components/data-volume",
+        "Create the claim in namespace {namespace} (docs/install.md), or name yours in the component that mounts it",
     ),
     (
         "unbound|volume binding",

@@ -43,6 +43,7 @@ class Planned:
         paperclip: Paperclip's address for pods, if there is one.
         worker_has_data: the worker's own pod mounts the data volume.
         agent: None: OpenCode.
+        workspaces: the address for workspaces, if the agent's is carried.
     """
 
     input: CreateJob
@@ -51,6 +52,7 @@ class Planned:
     paperclip: str | None
     worker_has_data: bool
     agent: AgentProfile | None = None
+    workspaces: str | None = None
 
     @property
     def namespace(self) -> str:
@@ -68,11 +70,13 @@ class Objects:
     Attributes:
         settings: the worker's, for agent pods.
         overrides: what of the worker's own pod they replace.
+        workspaces: the address at which pods reach workspaces.
     """
 
     cluster: Cluster
     settings: AgentPodSettings
     overrides: PodOverrides
+    workspaces: str | None = None
 
     async def planned(self, agent: CheckedAgent) -> "Planned":
         """What the agent's next run would create.
@@ -89,7 +93,15 @@ class Objects:
         plan = attempt_plan(input, secrets, values.inherited, values.opencode, settings)
         mounted = own_data_claim(own_pod) is not None if own_pod else False
         program = self.settings.agents.get(config.agent)
-        return Planned(input, plan, profile, settings.paperclip_api_url, worker_has_data=mounted, agent=program)
+        return Planned(
+            input=input,
+            plan=plan,
+            profile=profile,
+            paperclip=settings.paperclip_api_url,
+            worker_has_data=mounted,
+            agent=program,
+            workspaces=self.workspaces if config.workspace == "carried" else None,
+        )
 
     async def findings(self, agent: CheckedAgent) -> Sequence[Finding]:
         """What the API server refuses of the run's objects, whether the data volume's claim and the StorageClass of the

@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
-from agent_runs.contracts.errors import RunError
+from agent_runs.contracts.errors import RunError, WorkspaceStoreUnavailable
 from agent_runs.contracts.start import Finding
 from agent_runs.doctor.objects import CheckedAgent, Objects
 from agent_runs.doctor.permissions import permission_findings
 from agent_runs.job.pod_source import deployment_namespace
 from agent_runs.transcript.store import TranscriptStore
+from agent_runs.workspace.store import WorkspaceDamaged, WorkspaceStore, WorkspacesUnavailable
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Surroundings:
 
     store: TranscriptStore
     objects: Objects
+    workspaces: WorkspaceStore | None = None
 
     async def findings(self, namespace: str | None, agent: CheckedAgent | None, limit: timedelta) -> Sequence[Finding]:
         """What is found for an agent.
@@ -39,6 +42,8 @@ class Surroundings:
             Check("the worker's permissions", lambda: permission_findings(cluster, jobs, deployment)),
             Check("the transcript store", self._store),
         ]
+        if self.workspaces is not None:
+            checks.append(Check("the workspace store", partial(_workspaces, self.workspaces)))
         if agent is not None:
             checks.append(Check("the objects of a run", lambda: self.objects.findings(agent)))
         return await run_checks(checks, limit)
@@ -50,6 +55,14 @@ class Surroundings:
     async def _store(self) -> Sequence[Finding]:
         await self.store.check_writable()
         return [Finding(code="transcript_store", level="info", message="The transcript store can be written")]
+
+
+async def _workspaces(store: WorkspaceStore) -> Sequence[Finding]:
+    try:
+        await store.check_writable()
+    except (WorkspacesUnavailable, WorkspaceDamaged) as error:
+        raise WorkspaceStoreUnavailable(str(error)) from None
+    return [Finding(code="workspace_store", level="info", message=f"The workspace store {store.name} can be written")]
 
 
 log: Final[Any] = structlog.get_logger()

@@ -1,4 +1,5 @@
-"""A pod as a run's, tried before the first run: its images, OpenCode, the model, Paperclip's address, the data volume.
+"""A pod as a run's, tried before the first run: its images, OpenCode, the model, the addresses of Paperclip and of
+workspaces, the data volume.
 
 The Job is a run's own, but its containers ask questions and end: no model is called. It is deleted at the end; were the
 worker to die before, Kubernetes ends it after two minutes and deletes it with its Secrets.
@@ -58,7 +59,7 @@ printf '%s\\n' "$found" "$version" > /dev/termination-log
 """
 """The same for another agent. Its arguments are the command that prints the version."""
 ASK_THE_REST: Final = """\
-import pathlib, sys, urllib.error, urllib.request
+import json, pathlib, sys, urllib.error, urllib.request
 def paperclip(address):
     try:
         urllib.request.urlopen(address, timeout=10).close()
@@ -72,11 +73,18 @@ def volume(file):
         return pathlib.Path(file).read_text()[:200]
     except OSError as error:
         return error.strerror
-answers = [ask(word) if word else "ok" for ask, word in zip((paperclip, volume), sys.argv[1:])]
+def workspaces(address):
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        return "ok" if "limits" in json.load(direct.open(f"{address}/workspace", timeout=10)) else "another service"
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))[:200]
+answers = [ask(word) if word else "ok" for ask, word in zip((paperclip, volume, workspaces), sys.argv[1:])]
 pathlib.Path("/dev/termination-log").write_text("\\n".join(" ".join(each.split()) for each in answers))
 """
-"""Its arguments are Paperclip's address and a file of the data volume; an empty one is not asked about. An answer by
-HTTP, whatever its status, shows that the address is reached."""
+"""Its arguments are Paperclip's address, a file of the data volume, and the address for workspaces; an empty one is not
+asked about. An answer of Paperclip by HTTP, whatever its status, shows that its address is reached. As in a run, no
+proxy is between a pod and workspaces."""
 
 
 async def pod_findings(objects: Objects, agent: CheckedAgent, progress: Callable[[], None]) -> Sequence[Finding]:
@@ -182,7 +190,8 @@ def _trial_job(planned: Planned, file: str) -> Manifest:
     containers[AGENT_CONTAINER] |= {"command": ["sh", "-c", *map(literal, _question(planned))], "args": []}
     sidecar = containers[SIDECAR_CONTAINER]
     checked = f"{CHECKED_FOLDER}/{file}" if file else ""
-    sidecar |= {"command": ["python3", "-I", "-c", literal(ASK_THE_REST)], "args": [planned.paperclip or "", checked]}
+    sidecar["command"] = ["python3", "-I", "-c", literal(ASK_THE_REST)]
+    sidecar["args"] = [planned.paperclip or "", checked, planned.workspaces or ""]
     if file:
         sidecar["volumeMounts"].append({"name": "data", "mountPath": CHECKED_FOLDER, "readOnly": True})
     return job
@@ -243,7 +252,7 @@ def _opencode(answer: Sequence[str], image: str, model: str) -> Sequence[Finding
 
 
 def _rest(answer: Sequence[str], planned: Planned, written: str) -> Sequence[Finding]:
-    paperclip, read, *_ = [*answer, "", ""]
+    paperclip, read, workspaces, *_ = [*answer, "", "", ""]
     found = []
     if planned.paperclip:
         reached = Finding(code="paperclip_reached", level="info", message=f"A pod reaches {planned.paperclip}")
@@ -255,6 +264,11 @@ def _rest(answer: Sequence[str], planned: Planned, written: str) -> Sequence[Fin
         message = f"A pod does not see what the worker writes on the data volume: {read[:FIELD_LIMIT] or 'no answer'}"
         hint = "Give both claims the same storage, or set AGENT_RUNS_DATA_CLAIM to the worker's own claim."
         found.append(shared if read == written else Finding.error("data_volume_not_shared", message, hint))
+    if planned.workspaces:
+        reached = Finding(code="workspaces_reached", level="info", message=f"A pod reaches {planned.workspaces}")
+        message = f"A pod does not reach workspaces at {planned.workspaces}: {workspaces or 'no answer'}"
+        hint = "Set AGENT_RUNS_WORKSPACE_URL to the address of the worker for pods, and allow it in NetworkPolicies."
+        found.append(reached if workspaces == "ok" else Finding.error("workspaces_unreachable", message, hint))
     return found
 
 

@@ -18,7 +18,7 @@ from agent_runs.kube.client import Cluster
 async def read_profile(
     cluster: Cluster, config: RunConfig, overrides: PodOverrides, inheritance: Inheritance
 ) -> PodProfile:
-    """Return what the pod of an agent with this configuration inherits.
+    """Return what the pod of an agent with this configuration inherits; no data volume for a workspace that is carried.
 
     Raises:
         InvalidRequest: nothing names an image for an agent other than OpenCode.
@@ -29,7 +29,7 @@ async def read_profile(
     pod, worker = await inherited_pod(cluster, inheritance), await cluster.own_pod()
     profile = agent_profile(pod, config, overrides, inheritance, home=cluster.namespace, worker=worker)
     await check_secrets(cluster, profile, inheritance)
-    return profile
+    return profile.model_copy(update={"data_claim": None}) if config.workspace == "carried" else profile
 
 
 async def inherited_pod(cluster: Cluster, inheritance: Inheritance) -> Mapping[str, Any] | None:

@@ -46,9 +46,8 @@ def _of_the_deployment(value: str | None, info: ValidationInfo) -> str | None:
     return value
 
 
-def _with_a_store(value: str | None, info: ValidationInfo) -> str | None:
-    store = info.data.get("workspace_store")
-    if (value is None) != (store is None):
+def _of_the_store(value: str | None, info: ValidationInfo) -> str | None:
+    if value is None and info.data.get("workspace_store") is not None:
         raise refuse("set it together with AGENT_RUNS_WORKSPACE_STORE: pods send their files there")
     return value
 
@@ -89,8 +88,9 @@ class WorkerSettings(ClientSettings):
         max_runs: runs that this worker follows at the same time.
         max_output_mib: MiB of output stored for one run; each line counts as its text plus 200 bytes. Then its
             agent is stopped (`output_quota_exceeded`).
-        workspace_listen: HOST:PORT at which pods send and read carried workspaces, and nothing else.
-        workspace_url: URL at which pods reach that address.
+        workspace_listen: HOST:PORT at which workspaces are served and nothing else, so that a NetworkPolicy can allow
+            it to pods; None: only where transcripts are.
+        workspace_url: URL at which pods send and read carried workspaces.
         health_listen: HOST:PORT of the probes (`/readyz`, `/livez`); None: not served.
         metrics_listen: IP:PORT of our metrics and the SDK's for Prometheus (`/metrics`); None: not served.
     """
@@ -115,9 +115,7 @@ class WorkerSettings(ClientSettings):
     policy: Path | None = None
     max_runs: int = Field(default=500, ge=1)
     max_output_mib: int = Field(default=1024, ge=1)
-    workspace_listen: Annotated[ListenAddress | None, AfterValidator(_with_a_store)] = Field(
-        default=None, validate_default=True
-    )
-    workspace_url: Annotated[HttpUrl | None, AfterValidator(_with_a_store)] = Field(default=None, validate_default=True)
+    workspace_listen: ListenAddress | None = None
+    workspace_url: Annotated[HttpUrl | None, AfterValidator(_of_the_store)] = Field(default=None, validate_default=True)
     health_listen: ListenAddress | None = None
     metrics_listen: ListenAddress | None = None

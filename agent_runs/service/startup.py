@@ -18,6 +18,7 @@ from agent_runs.client.connection import TemporalAway, TemporalUnreachable, conn
 from agent_runs.client.links import load_tokens
 from agent_runs.client.outcome import NON_RETRYABLE
 from agent_runs.client.settings import SettingsError
+from agent_runs.client.workspaces import open_workspaces as open_by_settings
 from agent_runs.contracts.errors import ClusterForbidden, InvalidRequest, RunError
 from agent_runs.contracts.identity import WORKFLOW_TYPE
 from agent_runs.doctor.permissions import missing_permissions, needed_grants
@@ -35,6 +36,7 @@ from agent_runs.service.settings import WorkerSettings
 from agent_runs.transcript.store import TranscriptStore
 from agent_runs.web.operators import Operators
 from agent_runs.web.server import CannotListen
+from agent_runs.workspace.store import WorkspaceStore
 from workflows.attributes import ALL
 
 FIRST_PAUSE: Final = timedelta(seconds=1)
@@ -189,6 +191,21 @@ async def open_store(settings: WorkerSettings, metrics: Recorder = NOT_RECORDED)
     with blame("AGENT_RUNS_TRANSCRIPTS_URL", remedy, RunError, ValueError, TypeError):
         connections = settings.transcripts_connections
         return await TranscriptStore.open(settings.transcripts, connections=connections, metrics=metrics)
+
+
+def open_workspaces(settings: WorkerSettings) -> WorkspaceStore | None:
+    """Open the workspace store; without the setting return None.
+
+    Raises:
+        CannotStart: its key cannot be used, or its folder not be made.
+        SettingsError: its URL is of no storage.
+    """
+    remedy = "Mount the key there; `agent-runs keys` makes it, and with --previous adds it to a Secret"
+    with (
+        blame("AGENT_RUNS_WORKSPACE_KEY_FILE", remedy, UnusableKey),
+        blame("AGENT_RUNS_WORKSPACE_STORE", "Mount a volume there in which the worker may write", OSError),
+    ):
+        return open_by_settings(settings)
 
 
 async def connect_temporal(settings: WorkerSettings, runtime: Runtime | None = None) -> Client:

@@ -7,6 +7,7 @@ the last purge found in no ledger. An object is never changed, but for `unused`;
 import asyncio
 import hashlib
 import os
+import uuid
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -267,6 +268,19 @@ class WorkspaceStore:
                 old = [each for each, known in ledger.items() if known.kind == "checkpoint"]
                 await self._delete(f"{_ledger(run)}/{each:08}" for each in sorted(old)[: -(KEPT - 1)])
                 return number
+
+    async def check_writable(self) -> None:
+        """Write an object, read it and delete it.
+
+        Raises:
+            WorkspacesUnavailable: the storage refuses one of these, or replaces an object that is only to be created.
+        """
+        path = f"check-{uuid.uuid4()}"
+        created = [await self._put("", path, b"check", new=True) for _ in range(2)]
+        await self._get("", path)
+        await self._delete([path])
+        if created != [True, False]:
+            raise WorkspacesUnavailable(f"{self.name}: it has no conditional writes (If-None-Match)")
 
     # what is no longer needed
 

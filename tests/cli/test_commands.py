@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from agent_runs.client.run_list import RunFilter
+from agent_runs.client.settings import ClientSettings
+from agent_runs.client.workspaces import open_workspaces
 from agent_runs.contracts.identity import RunKey
 from agent_runs.paperclip.sealing import PublicKey, load_or_create
 from agent_runs.transcript.tokens import Tokens
@@ -288,12 +290,27 @@ def test_new_keys_keep_the_old_ones_so_that_open_runs_and_links_still_open(tmp_p
     data = {name: base64.b64encode(text.encode()).decode() for name, text in before["stringData"].items()}
     (tmp_path / "old.yaml").write_text(yaml.safe_dump({"data": data}))
     after, public = manifests("--previous", str(tmp_path / "old.yaml"))
+    workspaces = "workspace-key.json"
+    assert after["stringData"].pop(workspaces) == before["stringData"][workspaces]  # what is stored has one key
     for name, text in after["stringData"].items():
         [new, old] = json.loads(text)["keys"]
         assert [old] == json.loads(before["stringData"][name])["keys"]
         assert new != old
     first = json.loads(after["stringData"]["sealing-key.json"])["keys"][0]
     assert json.loads(public["data"]["sealing-key.json"])["x"] == first["x"]
+
+
+def test_a_secret_without_a_key_for_workspaces_gets_one(tmp_path: Path) -> None:
+    before, _ = manifests()
+    data = {name: base64.b64encode(text.encode()).decode() for name, text in before["stringData"].items()}
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump({"data": {**data, "workspace-key.json": None}}))
+    refused(run("keys", "--previous", str(tmp_path / "old.yaml")), "kubectl get secret agent-runs-keys -o yaml")
+    del data["workspace-key.json"]
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump({"data": data}))
+    after, _ = manifests("--previous", str(tmp_path / "old.yaml"))
+    (tmp_path / "new.json").write_text(after["stringData"]["workspace-key.json"])
+    store = ClientSettings(workspace_store=f"file://{tmp_path}/store", workspace_key_file=tmp_path / "new.json")
+    assert open_workspaces(store) is not None
 
 
 def test_keys_refuses_what_is_not_its_secret(tmp_path: Path) -> None:

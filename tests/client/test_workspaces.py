@@ -44,15 +44,10 @@ def test_a_url_of_no_storage_is_named_without_its_credentials() -> None:
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("given", "lacks"),
-    [
-        ({"WORKSPACE_STORE": "file:///x"}, "WORKSPACE_LISTEN"),
-        ({"WORKSPACE_STORE": "file:///x", "WORKSPACE_LISTEN": "127.0.0.1:1"}, "WORKSPACE_URL"),
-        ({"WORKSPACE_URL": "http://worker:1"}, "WORKSPACE_URL"),
-    ],
-)
-def test_a_worker_needs_store_address_and_url_together(given: dict[str, str], lacks: str) -> None:
-    environment = {f"AGENT_RUNS_{name}": value for name, value in given.items()}
-    with pytest.raises(SettingsError, match=f"AGENT_RUNS_{lacks}: .*together with AGENT_RUNS_WORKSPACE_STORE"):
-        WorkerSettings.read(environment)
+def test_a_worker_with_a_store_needs_the_url_for_pods_and_one_without_ignores_it() -> None:
+    """So that a deployment sets addresses once, and the store alone says whether workspaces are carried."""
+    store, url = {"AGENT_RUNS_WORKSPACE_STORE": "file:///x"}, {"AGENT_RUNS_WORKSPACE_URL": "http://worker:1"}
+    with pytest.raises(SettingsError, match=r"AGENT_RUNS_WORKSPACE_URL: .*together with AGENT_RUNS_WORKSPACE_STORE"):
+        WorkerSettings.read(store)
+    assert WorkerSettings.read({**store, **url}).workspace_url == "http://worker:1"
+    assert open_workspaces(WorkerSettings.read({**url, "AGENT_RUNS_WORKSPACE_KEY_FILE": "/nowhere"})) is None

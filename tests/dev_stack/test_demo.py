@@ -14,8 +14,12 @@ from typing import Any
 
 import pytest
 
+from agent_runs.client.settings import ClientSettings
 from dev_stack.demo import context
 from tests.dev_stack.test_subprocesses import until_ended
+from tests.real_cluster.observed_runs import step
+from tests.runs.real_opencode import playing
+from tests.workspace.trees import send
 
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 STACK = [sys.executable, "-m", "dev_stack"]
@@ -91,6 +95,7 @@ async def test_one_run_end_to_end_and_the_commands_that_show_it(tmp_path: Path) 
         run_id = demo.of("run")[0]["runId"]
         await assert_commands_show_it(run_id, demo.of("line"), environment)
         await assert_ctrl_c_detaches(tmp_path, environment)
+        await assert_a_folder_is_carried(tmp_path, environment)
         children = children_of(demo.process.pid)
         assert len(children) == 4
         assert await demo.interrupted() == 0
@@ -135,6 +140,21 @@ async def assert_commands_show_it(run_id: str, lines: Sequence[dict[str, Any]], 
     assert output[-1]["type"] == "outcome"
     code, output = await result_of("show", "no-such-run", **environment)
     assert (code, [one["type"] for one in output]) == (2, ["error"])
+
+
+async def assert_a_folder_is_carried(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Without any setting."""
+    file, into = tmp_path / "carried.json", tmp_path / "into"
+    raw = playing(context("script", agent_id="carried-agent"), step(1, "cat given given > made"), {"text": "Done."})
+    raw["config"]["workspace"] = "carried"
+    raw["context"]["paperclipWorkspace"] = {"cwd": "/projects/carried"}
+    file.write_text(json.dumps(raw))
+    settings = ClientSettings.read({name: value for name, value in environment.items() if name != "KUBECONFIG"})
+    await asyncio.to_thread(send, settings, raw, {"given": b"."})
+    code, output = await result_of("start", "--context", str(file), "--follow", **environment)
+    assert (code, output[-1]["outcome"]["failure"]) == (0, None)
+    assert (await result_of("workspace", raw["runId"], "--into", str(into), **environment))[0] == 0
+    assert {each.name: each.read_text() for each in into.iterdir()} == {"given": ".", "made": ".."}
 
 
 async def assert_ctrl_c_detaches(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -1,18 +1,28 @@
 """The Job with which a pod is tried: a run's own, with other commands. What it finds is tested on a real cluster."""
 
+import asyncio
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+
+from joserfc.jwk import OctKey
+from starlette.applications import Starlette
 
 from agent_runs.agents.profile import load
 from agent_runs.contracts.identity import AttemptKey, RunKey
 from agent_runs.contracts.messages import CreateJob, PodProfile, PromptBundle
 from agent_runs.contracts.request import AgentRef, RunConfig, RunRequest
+from agent_runs.contracts.start import Finding
 from agent_runs.doctor.objects import Planned
-from agent_runs.doctor.trial import ASK_AGENT, ASK_OPENCODE, _agent, _opencode, _trial_job
+from agent_runs.doctor.trial import ASK_AGENT, ASK_OPENCODE, ASK_THE_REST, _agent, _opencode, _rest, _trial_job
 from agent_runs.job.agent_pod import AgentPodSettings
 from agent_runs.job.manifest import plan_job
+from agent_runs.transcript.tokens import Tokens
+from agent_runs.web.server import serving
+from agent_runs.web.workspaces import Workspaces
+from agent_runs.workspace.store import WorkspaceStore
 
 
 def planned(**config: object) -> Planned:
@@ -32,7 +42,7 @@ def test_no_container_of_a_tried_pod_runs_the_agent_and_it_ends_soon() -> None:
     assert agent["command"][0:2] == ["sh", "-c"]
     assert agent["command"][3:] == ["check", "fake", "fake/x$$(HOME)"]
     assert agent["args"] == []
-    assert sidecar["args"] == ["http://paperclip:3100", "/agent-run/checked/file"]
+    assert sidecar["args"] == ["http://paperclip:3100", "/agent-run/checked/file", ""]
     assert sidecar["volumeMounts"][-1] == {"name": "data", "mountPath": "/agent-run/checked", "readOnly": True}
     assert (job["spec"]["activeDeadlineSeconds"], job["spec"]["ttlSecondsAfterFinished"]) == (120, 60)
 
@@ -86,3 +96,32 @@ def test_the_question_for_a_version_is_answered_by_a_posix_shell(tmp_path: Path)
     for words, answer in ((["printf", "1.2\\n3"], "yes\n1.2\n"), (["no-such-agent", "--version"], "no\n")):
         subprocess.run(["sh", "-c", script, "check", *words], env={**os.environ, "HOME": str(tmp_path)}, check=True)
         assert log.read_text().startswith(answer)
+
+
+async def rest_of(planned: Planned, log: Path) -> dict[str, Finding]:
+    """What the sidecar of a tried pod finds from here."""
+    sidecar = _trial_job(planned, "")["spec"]["template"]["spec"]["containers"][0]
+    script = ASK_THE_REST.replace("/dev/termination-log", str(log))
+    variables = {"http_proxy": "http://127.0.0.1:1"}
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-c", script, "", *sidecar["args"][1:], env=variables
+    )
+    assert await program.wait() == 0
+    answer = await asyncio.to_thread(log.read_text)
+    return {each.code: each for each in _rest(answer.split("\n"), planned, "")}
+
+
+async def test_a_tried_pod_reaches_the_port_for_workspaces_or_says_why_not(tmp_path: Path) -> None:
+    store = WorkspaceStore.open(f"file://{tmp_path}/store")
+    log, tried = tmp_path / "log", replace(planned(), paperclip=None)
+    service = Workspaces(store, Tokens([OctKey.generate_key(256)])).application
+    another = Starlette()
+    another.state.draining = asyncio.Event()
+    async with serving(service) as base, serving(another) as other:
+        assert list(await rest_of(replace(tried, workspaces=base), log)) == ["workspaces_reached"]
+        assert list(await rest_of(tried, log)) == []
+        for address, reason in ((other, "Not Found"), ("http://127.0.0.1:1", "Connection refused")):
+            found = await rest_of(replace(tried, workspaces=address), log)
+            assert (list(found), found["workspaces_unreachable"].level) == (["workspaces_unreachable"], "error")
+            assert reason in found["workspaces_unreachable"].message
+            assert "AGENT_RUNS_WORKSPACE_URL" in (found["workspaces_unreachable"].hint or "")

@@ -151,9 +151,11 @@ async def assert_nothing_else_lost(run: Carried, outcome: Outcome, *, lost: bool
     assert (outcome.failure, outcome.summary) == (None, "Done.")
     records = await run.records()
     begun = [record for record in records if record.kind == "begin"]
-    kept = bool(begun[-1].steps)
+    kept = any(record.kind == "checkpoint" for record in records[: records.index(begun[-1])])
     sessions = [await run.session(attempt) for attempt in range(1, len(outcome.attempts) + 1)]
-    assert len(outcome.attempts) == (1 if not lost else 2 if kept else 3)  # without a checkpoint, its session is unknown
+    assert len(outcome.attempts) == (
+        1 if not lost else 2 if kept else 3
+    )  # without a checkpoint, its session is unknown
     assert len(begun) == len(outcome.attempts)
     if kept:
         assert len(set(sessions)) == 1

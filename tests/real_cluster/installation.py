@@ -1,6 +1,7 @@
 """An installation of the worker in the cluster, made as docs/install.md says."""
 
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -27,11 +28,13 @@ from dev_stack import demo
 from dev_stack.host_address import host_for_pods
 from dev_stack.scripted_model.server import provider_block, serve
 from tests.real_cluster.installed_images import ROOT, InstalledImages, blocks
+from tests.workspace.trees import send
 
 NOT_COPIED = shutil.ignore_patterns(".*", "node_modules", "__pycache__", "tests", "bench")
 PROGRAMS = Path(sys.executable).parent
 WORKER = "paperclip"
 """The namespace of the worker in the overlays."""
+SERVICE = "agent-runs-transcripts"
 
 
 async def command(*words: str, text: str | None = None) -> str:
@@ -52,7 +55,7 @@ def volume(claim: str, folder: Path, namespace: str = WORKER) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.chown(folder, 1000, 1000)
     spec = {
-        "capacity": {"storage": "10Gi"},
+        "capacity": {"storage": "20Gi"},
         "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
         "claimRef": {"namespace": namespace, "name": claim},
         "hostPath": {"path": str(folder)},
@@ -85,10 +88,33 @@ def own_provider(folder: str, components: str) -> str:
     """
     return rf"""
 cp ../opencode.json {folder}/
-sed -i -e 's|^  - {components}/data-volume|&\n  - {components}/opencode-config|' \
+sed -i -e 's|^components:|&\n  - {components}/opencode-config|' \
     -e 's|^configMapGenerator:|&\n  - name: agent-runs-opencode\n    files: [opencode.json]|' \
     {folder}/kustomization.yaml
 """
+
+
+def reached_at(address: str, folder: str) -> str:
+    """Commands that give the overlay in this folder another address at which pods reach workspaces."""
+    url = f"env: [{{name: AGENT_RUNS_WORKSPACE_URL, value: 'http://{address}'}}]"
+    return rf"""
+cat >> {folder}/kustomization.yaml <<END
+patches:
+  - patch: |-
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {{name: agent-runs-worker}}
+      spec: {{template: {{spec: {{containers: [{{name: worker, {url}}}]}}}}}}
+END
+"""
+
+
+async def endpoint(port: str) -> str:
+    """The address of a worker behind this port of the Service: the cluster of the tests routes nothing to Services."""
+    listed = await kubectl("get", "endpointslices", "--selector", f"kubernetes.io/service-name={SERVICE}", "-o", "json")
+    [found] = json.loads(listed)["items"]
+    [number] = [each["port"] for each in found["ports"] if each["name"] == port]
+    return f"{found['endpoints'][-1]['addresses'][0]}:{number}"
 
 
 @asynccontextmanager
@@ -225,3 +251,66 @@ class Page:
             logs = await asyncio.to_thread(subprocess.run, words, env=self.environment, capture_output=True, text=True)
             raise AssertionError(f"{block}\n{done.stdout}{done.stderr}\n{logs.stdout}")
         return done.stdout + done.stderr
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What a Paperclip outside of the cluster has of it, as docs/workspaces.md says.
+
+    Attributes:
+        environment: of commands, and of the plugin.
+    """
+
+    environment: Mapping[str, str]
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, page: Page, sealing_key: Path) -> AsyncIterator["Outside"]:
+        """The transcript service is reached through kubectl."""
+        key = await kubectl("get", "secret", "agent-runs-keys", "--output", r"jsonpath={.data.transcripts-key\.json}")
+        file = page.checkout / "transcripts-key.json"
+        file.write_bytes(base64.b64decode(key))
+        words = ["--namespace", WORKER, "port-forward", f"service/{SERVICE}", ":8090"]
+        forward = await asyncio.create_subprocess_exec(
+            str(PROGRAMS / "kubectl"), *words, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert forward.stdout is not None
+            line = (await forward.stdout.readline()).decode()
+            own = {
+                "TEMPORAL_ADDRESS": page.environment["TEMPORAL"],
+                "AGENT_RUNS_SEALING_KEY_FILE": str(sealing_key),
+                "AGENT_RUNS_TRANSCRIPTS_KEY_FILE": str(file),
+                "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL": f"http://{line.removeprefix('Forwarding from ').split()[0]}",
+            }
+            yield cls({**page.environment, **own})
+        finally:
+            forward.terminate()
+            await forward.wait()
+
+    async def send(self, raw: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+        """A folder goes out, as the plugin sends it before a run."""
+        own = {name: value for name, value in self.environment.items() if name.startswith("AGENT_RUNS_")}
+        await asyncio.to_thread(send, ClientSettings.read(own), raw, files)
+
+    async def returned(self, raw: Mapping[str, Any], into: Path) -> dict[str, bytes]:
+        """The files that the agent has left, written into a new folder."""
+        await self._command("workspace", raw["runId"], "--into", str(into))
+        return await asyncio.to_thread(files_in, into)
+
+    async def tried_pod(self, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """What a tried pod of this agent finds, by its code."""
+        file = Path(self.environment["HOME"]) / "agent.json"
+        file.write_text(json.dumps(config))
+        printed = await self._command("doctor", "--agent-config", str(file), "--pod", "--json", succeeds=False)
+        return {each["code"]: each for each in map(json.loads, printed.splitlines())}
+
+    async def _command(self, *words: str, succeeds: bool = True) -> str:
+        program = [str(PROGRAMS / "agent-runs"), *words]
+        done = await asyncio.to_thread(subprocess.run, program, env=self.environment, capture_output=True, text=True)
+        assert done.returncode == 0 or not succeeds, done.stderr
+        return done.stdout

@@ -44,7 +44,7 @@ class Installed:
         self.temporal = temporal
         self.database = database
         self.settings()["TEMPORAL_ADDRESS"] = temporal
-        for name in ("data", "transcripts"):
+        for name in ("workspaces", "transcripts"):
             self.volume(name, emptyDir={})
         self.container["image"] = registry + self.container["image"]
         self.container["resources"] = {"requests": {"cpu": "10m", "memory": "16Mi"}}
@@ -90,15 +90,15 @@ class Installed:
 
 
 Change = Callable[[Installed], object]
-CLAIM = {"persistentVolumeClaim": {"claimName": "paperclip-data"}}
+CLAIM = {"persistentVolumeClaim": {"claimName": "agent-runs-workspaces"}}
 DATABASE = {"valueFrom": {"secretKeyRef": {"name": "agent-runs-database", "key": "url"}}}
 URL = "AGENT_RUNS_TRANSCRIPTS_URL"
 
 
 def with_unbound_claim(installed: Installed) -> None:
-    installed.volume("data", **CLAIM)
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}}
-    installed.add("PersistentVolumeClaim", "paperclip-data", spec=spec)
+    installed.volume("workspaces", **CLAIM)
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "20Gi"}}}
+    installed.add("PersistentVolumeClaim", "agent-runs-workspaces", spec=spec)
 
 
 def with_a_secret_without_url(installed: Installed) -> None:
@@ -131,6 +131,9 @@ CASES: dict[str, Case] = {
     "no key for links": Case(
         lambda it: it.keys().pop("transcripts-key.json"), "AGENT_RUNS_TRANSCRIPTS_KEY_FILE", IN_THE_OVERLAY
     ),
+    "no key of workspaces": Case(
+        lambda it: it.keys().pop("workspace-key.json"), "AGENT_RUNS_WORKSPACE_KEY_FILE", IN_THE_OVERLAY
+    ),
     "no settings": Case(
         lambda it: it.remove("ConfigMap", "agent-runs-settings"), 'configmap "agent-runs-settings', "docs/install.md"
     ),
@@ -157,7 +160,9 @@ CASES: dict[str, Case] = {
         lambda it: it.settings().update(TEMPORAL_NAMESPACE="nowhere"), "nowhere", IN_THE_OVERLAY
     ),
     "no claim": Case(
-        lambda it: it.volume("data", **CLAIM), 'persistentvolumeclaim "paperclip-data" not found', "Create the claim"
+        lambda it: it.volume("workspaces", **CLAIM),
+        'persistentvolumeclaim "agent-runs-workspaces" not found',
+        "Create the claim",
     ),
     "a claim without a volume": Case(with_unbound_claim, "unbound immediate PersistentVolumeClaims", "StorageClass"),
     "no image": Case(
@@ -201,7 +206,7 @@ CASES: dict[str, Case] = {
         lambda it: it.pod.update(nodeSelector={"gpu": "yes"}), "0/1 nodes are available", "Add a node"
     ),
     "no certificate": Case(
-        lambda it: it.volume("data", secret={"secretName": "agent-runs-temporal-tls"}),
+        lambda it: it.volume("workspaces", secret={"secretName": "agent-runs-temporal-tls"}),
         'secret "agent-runs-temporal-tls" not found',
         "tls.crt",
     ),

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,40 @@ async def test_a_complete_system_has_no_error_and_each_check_is_named(system: Sy
         *("temporal_reachable", "worker_polls", "sealing_key", "paperclip_url", "agent_capabilities"),
         *("kubernetes", "permissions", "transcript_store", "run_objects"),
     ]
+
+
+def carrying(system: System, folder: Path) -> System:
+    changes = {"workspace_store": f"file://{folder}/workspaces", "workspace_url": "http://worker:8092"}
+    return replace(system, settings=system.settings.model_copy(update=changes))
+
+
+async def test_an_agent_without_a_shared_volume_lacks_nothing_where_there_is_a_workspace_store(
+    system: System, tmp_path: Path
+) -> None:
+    open_choice = {**GOOD, "workspace": "auto"}
+    for config in (open_choice, {**GOOD, "workspace": "carried"}):
+        async with carrying(system, tmp_path).worker():
+            code, found = await examined(agent_file(tmp_path, config))
+        assert [each for each in found.values() if each["level"] != "info"] == []
+        assert code == 0
+        message = found["workspace_store"]["message"]
+        assert message == f"The workspace store file://{tmp_path}/workspaces can be written"
+    async with system.worker():
+        code, found = await examined(agent_file(tmp_path, open_choice))
+    assert (code, found["workspace_not_shared"]["level"]) == (1, "error")
+    assert "AGENT_RUNS_WORKSPACE_STORE" in found["workspace_not_shared"]["hint"]
+
+
+async def test_a_workspace_store_that_cannot_be_written_is_an_error_with_its_next_step(
+    system: System, tmp_path: Path
+) -> None:
+    async with carrying(system, tmp_path).worker():
+        (tmp_path / "workspaces").rmdir()
+        (tmp_path / "workspaces").touch()
+        code, found = await examined(agent_file(tmp_path, GOOD))
+    assert (code, found["workspaces_unavailable"]["level"]) == (1, "error")
+    assert f"file://{tmp_path}/workspaces: " in found["workspaces_unavailable"]["message"]
+    assert "AGENT_RUNS_WORKSPACE_STORE" in found["workspaces_unavailable"]["hint"]
 
 
 async def test_an_api_server_that_takes_its_time_is_no_error(system: System, tmp_path: Path) -> None:

@@ -101,6 +101,14 @@ def test_an_agent_reaches_dns_paperclip_and_https_outside(network: Network) -> N
     assert network.agent_reaches_address("93.184.215.14", 443)
 
 
+def test_an_agents_pod_reaches_the_worker_at_the_port_for_workspaces_at_which_nobody_else_does(
+    network: Network,
+) -> None:
+    assert network.agent_reaches_pod(WORKER, "paperclip", 8092)
+    assert network.reaches_worker(AGENT, network.agents, 8092)
+    assert not any(network.reaches_worker(each, "paperclip", 8092) for each in ({}, PAPERCLIP))
+
+
 @pytest.mark.parametrize(
     ("address", "port"),
     [

@@ -174,6 +174,19 @@ async def test_a_file_that_holds_no_key_is_named_without_its_content(
     assert "AGENT_RUNS_TRANSCRIPTS_KEY_FILE: " in output
 
 
+async def test_a_missing_key_of_workspaces_and_a_folder_that_cannot_be_made_are_named_with_the_next_step(
+    starter: Process, system: System, tmp_path: Path
+) -> None:
+    store = {"workspace_store": f"file://{tmp_path}/workspaces", "workspace_url": "http://worker:8092"}
+    missing = environment(system, tmp_path, **store, workspace_key_file=str(tmp_path / "workspace-key.json"))
+    output = await startup_error(starter, missing)
+    assert f"AGENT_RUNS_WORKSPACE_KEY_FILE: {tmp_path}/workspace-key.json does not exist" in output
+    assert "`agent-runs keys` makes it" in output
+    no_folder = environment(system, tmp_path, **store | {"workspace_store": "file:///dev/null/workspaces"})
+    output = await startup_error(starter, no_folder)
+    assert "AGENT_RUNS_WORKSPACE_STORE: /dev/null/workspaces: Not a directory. Mount a volume there" in output
+
+
 async def test_an_operator_token_that_cannot_be_used_is_named(starter: Process, system: System, tmp_path: Path) -> None:
     (tmp_path / "operator-token").write_text(SECRET[:20])
     changes = {"operator_token_file": str(tmp_path / "operator-token"), "transcripts_listen": "127.0.0.1:0"}

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -37,10 +37,13 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def open_relay(
-    target: str, host: str = "127.0.0.1", context: ssl.SSLContext | None = None
+    target: str | Callable[[], Awaitable[str]], host: str = "127.0.0.1", context: ssl.SSLContext | None = None
 ) -> AsyncIterator[Relay]:
-    """A relay to `target` on a free port of `host`; with a context its clients speak TLS."""
-    target_host, _, target_port = target.rpartition(":")
+    """A relay to `target` on a free port of `host`; with a context its clients speak TLS.
+
+    Args:
+        target: an address, or what finds it for each connection.
+    """
     relay = Relay()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,6 +51,7 @@ async def open_relay(
             relay.refusals -= 1
             writer.transport.abort()
             return
+        target_host, _, target_port = (target if isinstance(target, str) else await target()).rpartition(":")
         theirs, ours = await asyncio.open_connection(target_host, int(target_port))
         relay.writers |= {writer, ours}
         await asyncio.gather(_copy(reader, ours), _copy(theirs, writer))

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
 
 from agent_runs.contracts.identity import RunKey
@@ -50,6 +52,25 @@ async def test_a_tree_and_its_blocks_come_back_as_they_were_sent(store: Workspac
     content = FILES["b/c"]
     assert await contents(store.blocks(COMPANY, [digest(block) for block in blocks_of(content)])) == content
     assert await stored(store, COMPANY, FILES) == name
+
+
+async def test_a_check_that_the_store_can_be_written_leaves_nothing_in_it(store: WorkspaceStore) -> None:
+    await store.check_writable()
+    assert [each async for page in obstore.list(store.objects) for each in page] == []
+    assert await store.companies() == []
+
+
+async def test_a_storage_that_replaces_what_is_only_to_be_created_cannot_be_used(
+    store: WorkspaceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = obstore.put_async
+
+    async def replaces(*words: Any, **options: Any) -> Any:
+        return await put(*words, **options | {"mode": "overwrite"})
+
+    monkeypatch.setattr(obstore, "put_async", replaces)
+    with pytest.raises(WorkspacesUnavailable, match="no conditional writes"):
+        await store.check_writable()
 
 
 async def test_only_what_is_not_stored_has_to_be_sent(store: WorkspaceStore) -> None:

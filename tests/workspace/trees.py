@@ -2,7 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
 
+from agent_runs.client.links import load_tokens
+from agent_runs.client.settings import ClientSettings
+from agent_runs.contracts.identity import AttemptKey, RunKey
+from agent_runs.pod.sidecar.workspace.store import Store
 from agent_runs.workspace.store import WorkspaceStore
 from agent_runs.workspace.tree import BLOCK, digest
 
@@ -31,3 +37,14 @@ async def stored(store: WorkspaceStore, company: str, files: Mapping[str, bytes]
     """The name of a stored tree of these files."""
     await store.add_blocks(company, [block for content in files.values() for block in blocks_of(content)])
     return await store.add_tree(company, tree(files))
+
+
+def send(settings: ClientSettings, raw: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """The folder of a run goes out, to the service that the settings name, as the plugin sends it before the run."""
+    agent = raw["agent"]
+    run = RunKey(agent_id=agent["id"], company_id=agent["companyId"], run_id=raw["runId"])
+    token = load_tokens(settings).mint_workspace(AttemptKey(run=run, attempt=0), timedelta(minutes=5))
+    store = Store({"url": settings.transcripts_public_url, "token": token}, lambda _pause, _since: False)
+    store.send(block for content in files.values() for block in blocks_of(content))
+    store.add_tree(tree(files), "out", 0, "")
+    store.close()
