@@ -8,7 +8,8 @@ import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import { promisify } from "node:util";
-import { afterAll, beforeAll } from "vitest";
+import { afterAll, beforeAll, expect } from "vitest";
+import { ConfigurationError } from "../../src/errors.ts";
 import { OutageLog, RunLog } from "../../src/log.ts";
 import { loadHelpers, type PaperclipHelpers } from "../../src/paperclip-helpers.ts";
 import { settingsFrom } from "../../src/settings.ts";
@@ -89,6 +90,16 @@ export function repository(files: { [path: string]: string } = { "README.md": "o
   return folder;
 }
 
+/** What a folder is refused for. */
+export async function refusal(promise: Promise<unknown>): Promise<string> {
+  const error = await promise.then(
+    () => undefined,
+    (error: Error) => error,
+  );
+  expect(error).toBeInstanceOf(ConfigurationError);
+  return (error as Error).message;
+}
+
 export function put(folder: string, path: string, text: string): void {
   mkdirSync(dirname(join(folder, path)), { recursive: true });
   execFileSync("sh", ["-c", 'cat > "$0"', join(folder, path)], { input: text });
@@ -102,10 +113,10 @@ export async function contents(folder: string, withGit = false): Promise<{ [path
       if (name === ".git" && !withGit) continue;
       const below = join(path, name);
       const place = join(folder, below);
-      const { mode } = await lstat(place);
-      const bits = (mode & 0o777).toString(8);
-      if ((await lstat(place)).isSymbolicLink()) found[below] = `-> ${await readlink(place)}`;
-      else if ((await lstat(place)).isDirectory()) {
+      const about = await lstat(place);
+      const bits = (about.mode & 0o777).toString(8);
+      if (about.isSymbolicLink()) found[below] = `-> ${await readlink(place)}`;
+      else if (about.isDirectory()) {
         found[`${below}/`] = bits;
         await visit(below);
       } else found[below] = `${bits} ${await readFile(place, "latin1")}`;
