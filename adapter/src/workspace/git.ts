@@ -17,7 +17,7 @@ import { absent, type Entry, FIELD, type File, isGits, same, writeContent } from
 const OPTIONS = { timeout: 120_000, maxBuffer: 1024 * 1024 };
 const REFERENCES = /^(?:HEAD|packed-refs|shallow|refs\/.+)$/;
 const OBJECTS = /^objects\/(?:[0-9a-f]{2}\/[0-9a-f]{38}|pack\/pack-[0-9a-f]{40}\.(?:pack|idx))$/;
-const NEEDED = ["runLocalGit", "integrateImportedGitHead", "resetLocalGitIndexToHead", "sanitizeGitRemoteUrl"] as const;
+const NEEDED = ["runLocalGit", "resetLocalGitIndexToHead", "sanitizeGitRemoteUrl"] as const;
 /** Without these, another state of the same files: those that count here, and those of the repository itself. */
 const STATE = ["core.autocrlf", "core.eol", "core.fileMode"];
 const AUTHOR = ["user.name", "user.email"];
