@@ -27,13 +27,6 @@ export interface PaperclipHelpers {
   buildRuntimeMountedSkillSnapshot?(options: JsonObject): JsonObject;
   /** Runs Git in a folder; rejects with its output as `stderr`. */
   runLocalGit?(folder: string, args: readonly string[], options: GitOptions): Promise<{ stdout: string }>;
-  /** Calls `work` with a clone of one commit, which is there until then. */
-  withShallowGitWorkspaceClone?(
-    input: { localDir: string; snapshot: { headCommit: string; branchName: string | null } },
-    work: (clone: string) => Promise<void>,
-  ): Promise<void>;
-  /** Moves HEAD to a commit that is in the repository: forward, by a merge, or by one commit with its tree. */
-  integrateImportedGitHead?(input: { localDir: string; importedHead: string }): Promise<void>;
   resetLocalGitIndexToHead?(input: { localDir: string }): Promise<void>;
   /** The address without a login; null if it cannot be known to have none. */
   sanitizeGitRemoteUrl?(url: string): string | null;

@@ -8,12 +8,11 @@ import { createServer } from "node:net";
 import { join } from "node:path";
 import { buffer } from "node:stream/consumers";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { ConfigurationError } from "../src/errors.ts";
 import { Aborted } from "../src/waits.ts";
 import { NotReturned } from "../src/workspace/carried.ts";
 import { matcher } from "../src/workspace/tree.ts";
 import { listening } from "./support/stack.ts";
-import { Case, contents, put, temporary, workspaceService } from "./support/workspaces.ts";
+import { Case, contents, put, refusal, temporary, workspaceService } from "./support/workspaces.ts";
 
 const service = workspaceService();
 const small = workspaceService(1000, 5);
@@ -45,15 +44,6 @@ function folderOf(files: { [path: string]: string }): string {
   const folder = temporary();
   for (const [path, text] of Object.entries(files)) put(folder, path, text);
   return folder;
-}
-
-async function refusal(promise: Promise<unknown>): Promise<string> {
-  const error = await promise.then(
-    () => undefined,
-    (error: Error) => error,
-  );
-  expect(error).toBeInstanceOf(ConfigurationError);
-  return (error as Error).message;
 }
 
 describe("out", () => {

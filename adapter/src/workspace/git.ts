@@ -1,12 +1,13 @@
 /**
- * Git's part of a carried folder, with Paperclip's own helpers: each repository goes out as a shallow clone of its HEAD,
- * without logins, and the agent's commits are taken into the local repository.
+ * Git's part of a carried folder: each repository goes out with a shallow `.git` of its HEAD, without logins, and the
+ * agent's commits are taken into the local repository. No file is checked out or compared here, so no filter runs, and the
+ * size of the working tree does not matter.
  *
  * No Git command runs in a `.git` that an agent had: its configuration can name programs. Its objects and references are
- * read from a repository of our own, and nothing else is taken. Source of what the helpers do: Paperclip 2026.916.1, read.
+ * read from a repository of our own, and nothing else is taken.
  */
 
-import { mkdir, mkdtemp, realpath, rename, rm, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, mkdtemp, realpath, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { ConfigurationError } from "../errors.ts";
@@ -16,14 +17,17 @@ import { absent, type Entry, FIELD, type File, isGits, same, writeContent } from
 const OPTIONS = { timeout: 120_000, maxBuffer: 1024 * 1024 };
 const REFERENCES = /^(?:HEAD|packed-refs|shallow|refs\/.+)$/;
 const OBJECTS = /^objects\/(?:[0-9a-f]{2}\/[0-9a-f]{38}|pack\/pack-[0-9a-f]{40}\.(?:pack|idx))$/;
-const NEEDED = [
-  "runLocalGit",
-  "withShallowGitWorkspaceClone",
-  "integrateImportedGitHead",
-  "resetLocalGitIndexToHead",
-  "sanitizeGitRemoteUrl",
-] as const;
+const NEEDED = ["runLocalGit", "resetLocalGitIndexToHead", "sanitizeGitRemoteUrl"] as const;
+/** Without these, another state of the same files: those that count here, and those of the repository itself. */
+const STATE = ["core.autocrlf", "core.eol", "core.fileMode"];
+const AUTHOR = ["user.name", "user.email"];
+/** The author of merges, as in Paperclip's own. */
+const IDENTITY = ["-c", "user.name=Paperclip", "-c", "user.email=noreply@paperclip.ing"];
+/** Objects have been packed well enough for a way of this length. */
+const UPLOAD = "git -c pack.window=0 -c core.compression=1 upload-pack";
 const NO_COMMIT = "0".repeat(40);
+
+const FETCH = ["--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules"];
 
 type Git = Required<Pick<PaperclipHelpers, (typeof NEEDED)[number]>>;
 export type Blocks = (names: readonly string[]) => AsyncGenerator<Buffer, void>;
@@ -58,6 +62,10 @@ async function branchOf(git: Git, folder: string): Promise<string | null> {
   return (await run(git, folder, "symbolic-ref", "--quiet", "--short", "HEAD").catch(() => "")) || null;
 }
 
+async function gitPath(git: Git, folder: string, name: string): Promise<string> {
+  return await run(git, folder, "rev-parse", "--path-format=absolute", "--git-path", name);
+}
+
 /** Makes in `temporary` the `.git` that goes out for the repository at `folder`, whose path in the tree is `path`. */
 export async function gitFolder(git: Git, folder: string, path: string, temporary: string): Promise<string> {
   const own = await run(git, folder, "rev-parse", "--show-prefix").catch(() => "none"); // of a parent, it has one
@@ -68,14 +76,27 @@ export async function gitFolder(git: Git, folder: string, path: string, temporar
     throw new ConfigurationError({ field: FIELD, remedy });
   }
   const target = await mkdtemp(join(temporary, "git-"));
-  const [headCommit, branchName] = [await headOf(git, folder), await branchOf(git, folder)];
-  if (headCommit === undefined) {
-    await run(git, target, "init", "--quiet", `--initial-branch=${branchName}`);
-    return join(target, ".git");
-  }
-  await git.withShallowGitWorkspaceClone({ localDir: folder, snapshot: { headCommit, branchName } }, async (clone) => {
-    await rename(join(clone, ".git"), join(target, ".git"));
-  });
+  const branch = await branchOf(git, folder);
+  await run(git, target, "init", "--quiet", "--template=", `--initial-branch=${branch ?? "main"}`);
+  for (const [names, scope] of [
+    [STATE, "--includes"],
+    [AUTHOR, "--local"],
+  ] as const)
+    for (const name of names) {
+      const value = await run(git, folder, "config", scope, "--get", name).catch(() => "");
+      if (value !== "") await run(git, target, "config", name, value);
+    }
+  await addOrigin(git, target, await run(git, folder, "remote", "get-url", "origin").catch(() => ""));
+  for (const name of ["hooks", "info"]) await mkdir(join(target, ".git", name));
+  const exclude = await gitPath(git, folder, "info/exclude");
+  await copyFile(exclude, join(target, ".git", "info", "exclude")).catch(absent);
+  if ((await headOf(git, folder)) === undefined) return join(target, ".git");
+  const fetch = ["fetch", ...FETCH, "--depth=1", `--upload-pack=${UPLOAD}`, folder, "+HEAD:refs/agent-runs"];
+  await run(git, target, ...fetch);
+  if (branch === null) await run(git, target, "update-ref", "--no-deref", "HEAD", "refs/agent-runs");
+  else await run(git, target, "update-ref", "HEAD", "refs/agent-runs");
+  await run(git, target, "update-ref", "-d", "refs/agent-runs");
+  await run(git, target, "read-tree", "HEAD");
   return join(target, ".git");
 }
 
@@ -129,33 +150,53 @@ export async function takeCommits(
     const objects = filesOf(theirs, path, OBJECTS).filter(([, file]) => !same(file, base.get(file.path)));
     await unpack(objects, bare, theirBlocks);
     // what went out is in the local repository
-    const localObjects = await run(git, folder, "rev-parse", "--path-format=absolute", "--git-path", "objects");
-    await writeFile(join(bare, "objects", "info", "alternates"), `${localObjects}\n`);
+    await writeFile(join(bare, "objects", "info", "alternates"), `${await gitPath(git, folder, "objects")}\n`);
     await writeFile(join(bare, "HEAD"), `${head}\n`);
-    const fetch = [
-      "fetch",
-      "--quiet",
-      "--no-tags",
-      "--no-write-fetch-head",
-      "--no-auto-maintenance",
-      "--no-recurse-submodules",
-    ];
-    if (local === undefined) fetch.push("--update-shallow");
-    await run(git, folder, "-c", "fetch.fsckObjects=true", ...fetch, bare, "HEAD");
+    const shallow = local === undefined ? ["--update-shallow"] : [];
+    await run(git, folder, "-c", "fetch.fsckObjects=true", "fetch", ...FETCH, ...shallow, bare, "HEAD");
     // Git takes a commit without its parents from a shallow repository, and the helper would move HEAD to it
     await run(git, folder, "rev-list", "--quiet", head, ...(local ? ["--not", local] : []));
     if (local === undefined) await run(git, folder, "update-ref", "HEAD", head, NO_COMMIT);
-    else if (known && !(await isGrafted(git, folder, head)))
-      await git.integrateImportedGitHead({ localDir: folder, importedHead: head });
-    else if (!known) await run(git, folder, "merge-base", "--is-ancestor", head, "HEAD");
+    else if (known) await integrate(git, folder, local, head);
+    else await run(git, folder, "merge-base", "--is-ancestor", head, "HEAD");
     await moveIndex(git, folder, before);
   });
 }
 
-/** Whether Paperclip's helper has put the commit's tree on top of HEAD before: it would do so again. */
-async function isGrafted(git: Git, folder: string, head: string): Promise<boolean> {
-  const text = ` graft ${head.slice(0, 12)}: `;
-  return (await run(git, folder, "log", "-1", "--format=%H", "--fixed-strings", `--grep=${text}`, "HEAD")) !== "";
+/** Moves HEAD to the agent's commit, a merge with it, or, where the agent has rewritten history, a commit with its tree. */
+async function integrate(git: Git, folder: string, local: string, head: string): Promise<void> {
+  const base = await run(git, folder, "merge-base", local, head).catch((error: { code?: unknown }) => {
+    if (error.code !== 1) throw error;
+    return undefined;
+  });
+  if (base === head) return;
+  const commit = async (tree: string, parents: string[], message: string) => {
+    const from = parents.flatMap((parent) => ["-p", parent]);
+    return await run(git, folder, ...IDENTITY, "commit-tree", tree, ...from, "-m", message);
+  };
+  let next = head;
+  if (base === undefined) {
+    const trailer = `(agent-runs graft ${head}: the agent has rewritten the history before it)`;
+    const again = await run(git, folder, "log", "-1", "--format=%H", "--fixed-strings", `--grep=${trailer}`, "HEAD");
+    if (again !== "") return;
+    const message = await run(git, folder, "log", "-1", "--format=%B", head);
+    next = await commit(`${head}^{tree}`, [local], `${message}\n\n${trailer}`);
+  } else if (base !== local) {
+    const tree = await run(
+      git,
+      folder,
+      "merge-tree",
+      "--write-tree",
+      "--no-messages",
+      "--name-only",
+      local,
+      head,
+    ).catch(({ code, stdout, stderr }: { code?: unknown; stdout: string; stderr: string }) => {
+      throw new Error(code === 1 ? `both changed ${stdout.trim().split("\n").slice(1, 6).join(", ")}` : stderr);
+    });
+    next = await commit(tree, [local, head], `Merge the agent's commit ${head.slice(0, 12)}`);
+  }
+  await run(git, folder, "update-ref", "-m", "agent-runs: the agent's commits", "HEAD", next, local);
 }
 
 /** The index of a HEAD that has moved; what was staged stays so where the agent's commits do not change it. */
@@ -171,9 +212,16 @@ async function moveIndex(git: Git, folder: string, before: string | undefined): 
 /** A repository that the agent has made: of its configuration only the address that it came from is taken. */
 async function create(git: Git, folder: string, branch: string, config: string): Promise<void> {
   await run(git, folder, "init", "--quiet", `--initial-branch=${branch}`);
-  const url = await run(git, folder, "config", "--file", config, "--get", "remote.origin.url").catch(() => "");
+  await addOrigin(
+    git,
+    folder,
+    await run(git, folder, "config", "--file", config, "--get", "remote.origin.url").catch(() => ""),
+  );
+}
+
+async function addOrigin(git: Git, folder: string, url: string): Promise<void> {
   const origin = git.sanitizeGitRemoteUrl(url);
-  // allow-remote: the one that the agent has cloned, if there is one; a later run may need it
+  // allow-remote: where the repository came from, without a login; an agent or a later run may need it
   if (origin !== null) await run(git, folder, "remote", "add", "origin", origin);
 }
 

@@ -16,6 +16,8 @@ export const BLOCK = 1024 * 1024;
 /** The first part of the paths of a working directory; the others are the agent's session. */
 export const ROOT = "workspace";
 const MAX_PATH = 4096;
+/** Folders above an entry: a checkpoint leaves out what is deeper. */
+const MAX_DEPTH = 128;
 const FILES_AT_ONCE = 8;
 const NAMED = 5;
 /** What a person has chosen the folder by. */
@@ -134,8 +136,8 @@ export async function scan(
 ): Promise<Scan> {
   const [found, refused]: [{ place: string; entry: Entry }[], Other[]] = [[], []];
   const add = async (place: string, path: string): Promise<void> => {
-    const entry =
-      Buffer.byteLength(path) > MAX_PATH ? other(path, "a path that is too long") : await statedAt(place, path);
+    const tooLong = Buffer.byteLength(path) > MAX_PATH || path.split("/").length > MAX_DEPTH + 1;
+    const entry = tooLong ? other(path, "a path that is too long") : await statedAt(place, path);
     if (entry === undefined) return;
     if (entry.kind === "other") return void refused.push(entry);
     if (found.push({ place, entry }) > (limits.entries ?? Number.POSITIVE_INFINITY))

@@ -1,21 +1,21 @@
-/** A real workspace service, folders and Git repositories, and a stand-in for the pod, whose files are in a folder. */
+/** A real workspace service, folders and Git repositories, and a pod's real programs, whose files are in a folder. */
 
-import { type ChildProcessByStdio, execFileSync, spawn } from "node:child_process";
+import { type ChildProcessByStdio, execFile, execFileSync, spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
-import { chmod, lstat, mkdir, readdir, readFile, readlink, rm, symlink, writeFile } from "node:fs/promises";
+import { lstat, mkdir, readdir, readFile, readlink, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
-import { deflateSync } from "node:zlib";
-import { afterAll, beforeAll } from "vitest";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, expect } from "vitest";
+import { ConfigurationError } from "../../src/errors.ts";
 import { OutageLog, RunLog } from "../../src/log.ts";
 import { loadHelpers, type PaperclipHelpers } from "../../src/paperclip-helpers.ts";
 import { settingsFrom } from "../../src/settings.ts";
 import { mint, runName } from "../../src/tokens.ts";
 import { type Carried, carriedFolder } from "../../src/workspace/carried.ts";
 import { Store } from "../../src/workspace/store.ts";
-import { contentOf, type Entry, scan } from "../../src/workspace/tree.ts";
 import { aRequest, PYTHON, type Request } from "./stack.ts";
 
 const ROOT = join(import.meta.dirname, "..", "..", "..");
@@ -28,6 +28,8 @@ export async function realHelpers(): Promise<PaperclipHelpers> {
 export interface Service {
   url: string;
   keyFile: string;
+  /** The program of a pod's sidecar. */
+  sidecar: string;
 }
 
 /** A service for all tests of a file. */
@@ -52,7 +54,7 @@ export async function startService(folder: string, limits: number[] = []): Promi
     createInterface({ input: child.stdout }).once("line", resolve);
     child.once("exit", (code) => reject(new Error(`the service exited with ${code}`)));
   });
-  return { url, keyFile: join(folder, "key.json") };
+  return { url, keyFile: join(folder, "key.json"), sidecar: join(folder, "sidecar.pyz") };
 }
 
 const services: ChildProcessByStdio<Writable, Readable, null>[] = [];
@@ -88,6 +90,16 @@ export function repository(files: { [path: string]: string } = { "README.md": "o
   return folder;
 }
 
+/** What a folder is refused for. */
+export async function refusal(promise: Promise<unknown>): Promise<string> {
+  const error = await promise.then(
+    () => undefined,
+    (error: Error) => error,
+  );
+  expect(error).toBeInstanceOf(ConfigurationError);
+  return (error as Error).message;
+}
+
 export function put(folder: string, path: string, text: string): void {
   mkdirSync(dirname(join(folder, path)), { recursive: true });
   execFileSync("sh", ["-c", 'cat > "$0"', join(folder, path)], { input: text });
@@ -101,10 +113,10 @@ export async function contents(folder: string, withGit = false): Promise<{ [path
       if (name === ".git" && !withGit) continue;
       const below = join(path, name);
       const place = join(folder, below);
-      const { mode } = await lstat(place);
-      const bits = (mode & 0o777).toString(8);
-      if ((await lstat(place)).isSymbolicLink()) found[below] = `-> ${await readlink(place)}`;
-      else if ((await lstat(place)).isDirectory()) {
+      const about = await lstat(place);
+      const bits = (about.mode & 0o777).toString(8);
+      if (about.isSymbolicLink()) found[below] = `-> ${await readlink(place)}`;
+      else if (about.isDirectory()) {
         found[`${below}/`] = bits;
         await visit(below);
       } else found[below] = `${bits} ${await readFile(place, "latin1")}`;
@@ -173,48 +185,30 @@ export class Case {
     return await mint(runName(this.agent.id, this.runId), { transcriptsKeyFile: this.#service.keyFile }, 3600, claims);
   }
 
+  /** Makes in the pod what went out, as its init container does. */
   async restore(): Promise<void> {
     const last = await this.store().last("out");
     if (last === undefined) throw new Error("nothing went out");
     await rm(this.pod, { recursive: true, force: true });
-    const entries = [...last.tree.values()];
-    for (const entry of entries) {
-      const place = join(this.pod, entry.path.slice("workspace".length));
-      if (entry.kind === "dir") await mkdir(place, { mode: 0o700 });
-      else if (entry.kind === "link") await symlink(entry.target, place);
-      else {
-        const blocks: Buffer[] = [];
-        for await (const block of this.store().blocks(last.number, entry.blocks)) blocks.push(block);
-        await writeFile(place, Buffer.concat(blocks));
-        await chmod(place, entry.mode);
-      }
-    }
-    for (const entry of entries.reverse())
-      if (entry.kind === "dir") await chmod(join(this.pod, entry.path.slice("workspace".length)), entry.mode);
+    await mkdir(this.pod);
+    await this.#sidecar("restore", 1, { restore: last.number });
   }
 
-  /** Stores what is in the pod's folder, as its sidecar does. */
-  async end(kind = "end", attempt = 1): Promise<void> {
-    const inPlace = async (folder: string) => join(folder, ".git");
-    const { entries, sources } = await scan(this.pod, () => false, { bytes: null, entries: null }, inPlace);
-    await this.record(entries, async (name) => contentOf(sources.get(name) as never, name), kind, attempt);
+  /** Stores what is in the pod's folder, as its sidecar does. Rejects unless all of it is stored. */
+  async end(kind: "end" | "checkpoint" = "end", attempt = 1): Promise<void> {
+    const lines = await this.#sidecar("keep", attempt, {}, `${kind === "end" ? "end" : "step"} 1 ses_1\n`);
+    const { error, warnings } = JSON.parse(lines.trim().split("\n").at(-1) ?? "");
+    if (error || warnings.length > 0) throw new Error(JSON.stringify({ error, warnings }));
   }
 
-  async record(entries: readonly Entry[], content: (name: string) => Promise<Buffer>, kind: string, attempt = 1) {
-    for (const name of entries.flatMap((entry) => (entry.kind === "file" ? entry.blocks : []))) {
-      const block = await content(name);
-      const size = Buffer.alloc(4);
-      size.writeUInt32BE(block.length);
-      await this.#post("blocks", Buffer.concat([size, block]), {}, attempt);
-    }
-    const tree = deflateSync(JSON.stringify({ version: 1, entries }));
-    await this.#post("tree", tree, { "Workspace-Kind": kind }, attempt);
-  }
-
-  async #post(path: string, body: Buffer, headers: Record<string, string>, attempt: number): Promise<void> {
-    const authorization = `Bearer ${await this.#token(attempt)}`;
-    const url = `${this.#service.url}/workspace/${path}`;
-    const response = await fetch(url, { method: "POST", body, headers: { ...headers, authorization } });
-    if (!response.ok) throw new Error(await response.text());
+  /** The pod's own program, which ends when it has nothing more to read. */
+  async #sidecar(command: "restore" | "keep", attempt: number, more: object, input = ""): Promise<string> {
+    const own = temporary();
+    const [config, token] = [join(own, "workspace.json"), await this.#token(attempt)];
+    await writeFile(config, JSON.stringify({ url: this.#service.url, token, roots: { workspace: this.pod }, ...more }));
+    const argv = ["-I", "-S", this.#service.sidecar, command, config];
+    const running = promisify(execFile)(PYTHON, argv, { cwd: own, maxBuffer: 1024 * 1024 });
+    running.child.stdin?.end(input);
+    return (await running).stdout;
   }
 }
