@@ -8,7 +8,7 @@ import shlex
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -164,9 +164,18 @@ async def start_worker(pool: ProcessPool, system: System, log: Path) -> ChildPro
 
 async def new_run(system: System, workspaces: WorkspaceStore, folder: Path, random: Random, **config: Any) -> Carried:
     """A run of a new agent; its folder has gone out."""
+    run = new_agent(system, workspaces, folder, random, await ensure_opencode(), **config)
+    await run.send()
+    return run
+
+
+def new_agent(
+    system: System, workspaces: WorkspaceStore, folder: Path, random: Random, binary: Path, **config: Any
+) -> Carried:
+    """An agent that notes in this folder what it does."""
     folder.mkdir()
     (folder / "look.py").write_text(LOOK)
-    name, binary = str(uuid.uuid4()), await ensure_opencode()
+    name = str(uuid.uuid4())
     commands = [changes(random, step, folder) for step in range(1, STEPS + 1)]
     NUMBERED[name] = commands
     raw = agent_of(system, binary, SCENARIO, workspace="carried", **config)
@@ -176,9 +185,7 @@ async def new_run(system: System, workspaces: WorkspaceStore, folder: Path, rand
     program.unlink()
     program.write_text(PROGRAM.format(folder=shlex.quote(str(folder)), cwd=cwd, binary=shlex.quote(str(binary))))
     program.chmod(0o755)
-    run = Carried(system, workspaces, folder, raw)
-    await run.send()
-    return run
+    return Carried(system, workspaces, folder, raw)
 
 
 NUMBERED: Final[dict[str, list[str]]] = {}

@@ -1,8 +1,8 @@
 """A worker like the one in production that kills itself at a given moment, or whose transcript store has a full disk.
 
 `FAULT_STEP` and `FAULT_MOMENT` name the moment: `before` an activity has done anything, or `after` it has done all and
-reported nothing. `FAULT_FULL` names a file: while it exists, SQLite may not use any further page. `FAULT_CHECKPOINTS` is
-how many seconds pass between two checkpoints of a carried workspace.
+reported nothing. `FAULT_FULL` names a file: while it exists, SQLite may not use any further page. `FAULT_CHECKPOINTS`
+is how many seconds pass between two checkpoints of a carried workspace.
 """
 
 import json
@@ -62,7 +62,7 @@ def take_checkpoints(interval: float) -> None:
     """Have pods take at most one checkpoint of a carried workspace in so many seconds."""
     begin = CarriedWorkspaces.begin
 
-    async def begin_so(self: CarriedWorkspaces, input: CreateJob) -> Carried:  # noqa: A002 - Temporal's name
+    async def begin_so(self: CarriedWorkspaces, input: CreateJob) -> Carried:
         carried = await begin(self, input)
         return replace(carried, config=json.dumps({**json.loads(carried.config), "interval": interval}).encode())
 
