@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -20,7 +20,8 @@ from temporalio.client import Client
 from agent_runs.client.outcome import outcome_at_close
 from agent_runs.contracts.outcome import Outcome
 from agent_runs.contracts.pod import SIDECAR_CONTAINER
-from agent_runs.workspace.store import WorkspaceStore
+from agent_runs.workspace.store import WorkspaceStore, WorkspacesUnavailable
+from agent_runs.workspace.tree import BLOCK
 from dev_stack.cluster.kinds import PODS
 from tests.faults.carried import STEPS, Carried, new_run, open_carrying, start_worker
 from tests.faults.environment import POLL_SECONDS
@@ -65,12 +66,22 @@ class Setting:
 async def setting(
     temporal: Client, process_pool: ProcessPool, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Setting]:
-    folder = tmp_path_factory.mktemp("kills")
+    async with open_setting(temporal, process_pool, tmp_path_factory.mktemp("kills")) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def open_setting(
+    temporal: Client, process_pool: ProcessPool, folder: Path, *limit: str
+) -> AsyncIterator[Setting]:
+    """Args:
+    limit: options of the server of the workspace store.
+    """
     with ExitStack() as parts:
         storage, store = None, f"file://{folder}/workspaces"
         if TOOL in os.environ:
             storage = parts.enter_context(s3_server())
-            variables = storage.up()
+            variables = storage.up(*limit)
             parts.enter_context(mock.patch.dict(os.environ, variables))
             store = f"s3://{variables['S3_BUCKET']}/kills"
         async with open_carrying(temporal, folder, store) as (system, workspaces):
@@ -169,3 +180,24 @@ async def assert_nothing_else_lost(run: Carried, outcome: Outcome, *, lost: bool
     # what it left
     assert run.noted("at-end") == await run.tree(records[-1])
     assert (records[-1].kind, records[-1].attempt) == ("end", len(outcome.attempts))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(TOOL not in os.environ, reason=f"{TOOL} not set")
+async def test_what_a_full_store_did_not_take_is_named(
+    temporal: Client, process_pool: ProcessPool, tmp_path: Path
+) -> None:
+    async with open_setting(temporal, process_pool, tmp_path, "--limit", "64") as setting:
+        run = await new_run(setting.system, setting.workspaces, tmp_path / "agent", Random(0))
+        ticket = await setting.system.start(run.raw)
+        async with asyncio.timeout(BOUND):
+            while 2 not in run.steps("ended"):  # noqa: ASYNC110 - the agent notes it in a file
+                await asyncio.sleep(0.02)
+            with pytest.raises(WorkspacesUnavailable):
+                while True:
+                    await setting.workspaces.add_blocks("another", [os.urandom(BLOCK) for _ in range(8)])
+            outcome = await outcome_at_close(ticket.handle(setting.system.temporal))
+        records = await run.records()
+        print(outcome, records)
+        assert (outcome.failure, outcome.summary) == (None, "Done.")
+        assert records[-1].kind == "checkpoint"
