@@ -34,7 +34,7 @@ from tests.real_cluster.installation import (
     volume_name,
 )
 from tests.real_cluster.installed_images import InstalledImages
-from tests.real_cluster.observed_runs import script
+from tests.real_cluster.observed_runs import SMALL_RESOURCES, script
 from tests.runs.real_opencode import playing
 from tests.support.relay import open_relay
 
@@ -86,7 +86,7 @@ async def test_an_installed_worker_is_the_pushed_one_and_carries_a_folder_and_th
     [pushed] = [digest for name, digest in images.digests.items() if "agent-runs-worker" in name]
     assert container["imageID"].endswith(f"@{pushed}")
     raw = installation.wake_up(str(uuid.uuid4()), "script")
-    raw["config"] |= {"workspace": "carried"}
+    raw["config"] |= {"workspace": "carried", "resources": SMALL_RESOURCES}
     raw["context"]["paperclipWorkspace"] = {"cwd": f"/home/ada/projects/{uuid.uuid4()}"}
     work = "echo , after >> changed; rm gone; echo by the agent > made"
     raw = playing(raw, *script(1, command=work)["steps"])
