@@ -110,6 +110,7 @@ def test_a_working_directory_that_no_volume_keeps_is_refused_by_its_field(field:
     with pytest.raises(InvalidRequest, match=f"^invalid_request: {field} must be below /paperclip") as refused:
         prepare(with_value(minimal(), field, path))
     assert "`ephemeral`" in refused.value.message
+    assert ("let it be carried" in refused.value.message) == (field == CWD)
 
 
 @pytest.mark.parametrize("path", ["/paperclip/app", "/paperclip", "//paperclip/app", "/home/agent", "/home/agent/x/.."])
