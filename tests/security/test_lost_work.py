@@ -44,7 +44,7 @@ async def test_a_run_whose_workspace_no_volume_keeps_is_refused_before_anything_
     assert "paperclipWorkspace.cwd" in (outcome.error_message or "")
     assert outcome.never_started
     assert outcome.failure is not None
-    for remedy in ("AGENT_RUNS_DATA_CLAIM", "`workspace`", "`ephemeral`"):
+    for remedy in ("AGENT_RUNS_WORKSPACE_STORE", "`workspace`", "`ephemeral`"):
         assert remedy in outcome.failure.next_step
     assert alone.changes[before:] == []
 
