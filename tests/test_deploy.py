@@ -18,6 +18,7 @@ from agent_runs.cli import keys
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.doctor.permissions import CHECK_VERBS, DEPLOYMENT_VERBS, REQUIRED_VERBS
+from agent_runs.job.pod_profile import inherited_literals, pod_profile
 from agent_runs.kube.ownership import OURS, selector
 from agent_runs.service.health import CHECK_TIMEOUT
 from agent_runs.service.polling import SilenceLimits
@@ -108,13 +109,19 @@ def test_pods_reach_workspaces_through_the_service_and_the_port_at_which_the_wor
     assert port == int(listened)
 
 
-def test_agents_do_not_inherit_the_credentials_of_the_workspace_store() -> None:
-    """Some have the names of a model provider's."""
-    [deployment] = objects(PRODUCTION, "Deployment").values()
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_agents_inherit_the_keys_of_providers_and_not_the_credentials_of_the_workspace_store(overlay: str) -> None:
+    """Some of these have the same names."""
+    [deployment] = objects(overlay, "Deployment").values()
+    template = deployment["spec"]["template"]
+    [container] = template["spec"]["containers"]
     sources = [each["secretRef"]["name"] for each in container["envFrom"] if "secretRef" in each]
     assert sources[-1] == "agent-runs-workspace-storage"  # of two values of one name the last one counts
-    assert settings_of(PRODUCTION).inherit_env_from == ("agent-runs-provider-keys",)
+    pod = {"metadata": {"name": "worker"}, **template}
+    profile = pod_profile(pod, worker.inheritance_of(settings_of(overlay)))
+    assert [each["secretRef"]["name"] for each in profile.env_from] == ["agent-runs-provider-keys"]
+    assert profile.env_references == ()
+    assert inherited_literals(pod, worker.inheritance_of(settings_of(overlay))) == {}
 
 
 def test_every_package_of_the_wheel_is_in_the_worker_image() -> None:
