@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import activity
@@ -102,13 +102,15 @@ class CheckConfigurationActivity:
 
         A workspace that the configuration leaves open is carried where there is a store, as the plugin decides.
         """
-        carried = self.checks.carries and fold(check.config).config.get("workspace") in (None, "", "auto", "carried")
+        config = check.config
+        if self.checks.carries and config.get("workspace") in (None, "", "auto"):
+            config = {**config, "workspace": "carried"}
         run = {
             "runId": "check",
             "authToken": TOKEN,
             "agent": {"id": "check", "companyId": "check"},
-            "config": check.config,
-            "context": {"paperclipWorkspace": {"cwd": None if carried else check.workspaces}},
+            "config": config,
+            "context": {"paperclipWorkspace": {"cwd": check.workspaces}},
         }
         try:
             prepared = await asyncio.to_thread(split, run, check.host)
@@ -118,13 +120,9 @@ class CheckConfigurationActivity:
         except InvalidRequest as refused:
             return [Finding.error("agent_configuration", refused.message)], None
         warnings = [_warning(warning) for warning in prepared.warnings]
-        if carried:
-            config = prepared.request.config.model_copy(update={"workspace": "carried"})
-            prepared = replace(prepared, request=prepared.request.model_copy(update={"config": config}))
         try:
-            directory = working_directory(Workspace(), prepared.chosen)
-            folders = None if carried else RunFolders(Owner(key.company_id, None), directory)
-            await self.checks.check(prepared.chosen, folders)
+            folders = RunFolders(Owner(key.company_id, None), working_directory(Workspace(), prepared.chosen))
+            await self.checks.check(prepared.chosen, None if prepared.chosen.workspace == "carried" else folders)
             values = await self.worker_values()
             await asyncio.to_thread(values.redaction, prepared.secrets)  # refuses too many, as `create_job` does
             await self.checks.check_volume(prepared.chosen, "paperclipWorkspace.cwd, which Paperclip gives every run,")
@@ -134,12 +132,12 @@ class CheckConfigurationActivity:
             return [Finding.error("operator_policy", refused.message, refused.next_step), *warnings], None
         except (WorkspaceNotShared, AgentVersionUnsupported, PodIntrospectionFailed, ClusterForbidden) as refused:
             return [Finding.error(refused.code, refused.message, refused.next_step), *warnings], None
-        config = prepared.request.config
-        warnings += [_warning(text) for text in self.checks.warnings(config)]
-        url = config.paperclip_api_url or self.paperclip_api_url
+        checked = prepared.request.config
+        warnings += [_warning(text) for text in self.checks.warnings(checked)]
+        url = checked.paperclip_api_url or self.paperclip_api_url
         found = [
             await self._address(url),
-            _abilities(config.agent, capabilities_of(config, self.checks.agents)),
+            _abilities(checked.agent, capabilities_of(checked, self.checks.agents)),
             *warnings,
         ]
         return found, CheckedAgent(key, prepared, values)

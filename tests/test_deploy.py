@@ -18,6 +18,7 @@ from agent_runs.cli import keys
 from agent_runs.client.settings import SettingsError
 from agent_runs.contracts.pod import DATA_DIRECTORY
 from agent_runs.doctor.permissions import CHECK_VERBS, DEPLOYMENT_VERBS, REQUIRED_VERBS
+from agent_runs.job.pod_profile import inherited_literals, pod_profile
 from agent_runs.kube.ownership import OURS, selector
 from agent_runs.service.health import CHECK_TIMEOUT
 from agent_runs.service.polling import SilenceLimits
@@ -108,13 +109,32 @@ def test_pods_reach_workspaces_through_the_service_and_the_port_at_which_the_wor
     assert port == int(listened)
 
 
-def test_agents_do_not_inherit_the_credentials_of_the_workspace_store() -> None:
-    """Some have the names of a model provider's."""
-    [deployment] = objects(PRODUCTION, "Deployment").values()
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
+def test_production_with_object_storage_shares_no_volume(tmp_path: Path) -> None:
+    """By the two changes that its settings.env names."""
+    storage = {"# AGENT_RUNS_WORKSPACE_STORE=s3://BUCKET/PREFIX": "AGENT_RUNS_WORKSPACE_STORE=s3://acme/workspaces"}
+    volume = {"  - ../../../components/data-volume\n": ""}
+    changes = {"worker/settings.env": storage, "worker/kustomization.yaml": volume}
+    documents = edited(tmp_path, PRODUCTION, changes)
+    assert "persistentVolumeClaim" not in str([each for each in documents if each["kind"] == "Deployment"])
+    settings: dict[str, str] = {}
+    for each in documents:
+        settings |= each["data"] if each["kind"] == "ConfigMap" else {}
+    assert settings["AGENT_RUNS_WORKSPACE_STORE"] == "s3://acme/workspaces"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_agents_inherit_the_keys_of_providers_and_not_the_credentials_of_the_workspace_store(overlay: str) -> None:
+    """Some of these have the same names."""
+    [deployment] = objects(overlay, "Deployment").values()
+    template = deployment["spec"]["template"]
+    [container] = template["spec"]["containers"]
     sources = [each["secretRef"]["name"] for each in container["envFrom"] if "secretRef" in each]
     assert sources[-1] == "agent-runs-workspace-storage"  # of two values of one name the last one counts
-    assert settings_of(PRODUCTION).inherit_env_from == ("agent-runs-provider-keys",)
+    pod = {"metadata": {"name": "worker"}, **template}
+    profile = pod_profile(pod, worker.inheritance_of(settings_of(overlay)))
+    assert [each["secretRef"]["name"] for each in profile.env_from] == ["agent-runs-provider-keys"]
+    assert profile.env_references == ()
+    assert inherited_literals(pod, worker.inheritance_of(settings_of(overlay))) == {}
 
 
 def test_every_package_of_the_wheel_is_in_the_worker_image() -> None:
@@ -255,15 +275,23 @@ def test_the_component_for_operators_mounts_the_secret_at_the_file_of_the_settin
 
 def with_component(folder: Path, component: str, *, validated: bool = True) -> list[dict[str, Any]]:
     """What the trial creates with one component more."""
-    deploy = shutil.copytree(DEPLOY, folder / "deploy")
-    overlay = deploy / "overlays" / TRIAL / "kustomization.yaml"
-    added = f"components:\n  - ../../components/{component}\n"
-    overlay.write_text(overlay.read_text().replace("components:\n", added))
-    command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(overlay.parent)]
-    documents = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    added = {"components:\n": f"components:\n  - ../../components/{component}\n"}
+    documents = edited(folder, TRIAL, {"kustomization.yaml": added})
     for each in documents if validated else ():
         kubernetes_validate.validate(each, "1.29", strict=True)
     return documents
+
+
+def edited(folder: Path, overlay: str, changes: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    """What a copy of an overlay creates in which texts of some files are replaced by others."""
+    copy = shutil.copytree(DEPLOY, folder / "deploy") / "overlays" / overlay
+    for name, texts in changes.items():
+        for old, new in texts.items():
+            text = (copy / name).read_text()
+            assert old in text
+            (copy / name).write_text(text.replace(old, new))
+    command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(copy)]
+    return list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
 def test_the_component_for_introspection_sets_the_labels_and_grants_only_what_the_doctor_checks(tmp_path: Path) -> None:

@@ -86,8 +86,9 @@ class WorkspaceNotShared(RunError):
 
     code = "workspace_not_shared"
     next_step = (
-        "Give the worker a workspace store (AGENT_RUNS_WORKSPACE_STORE) or Paperclip's data volume at /paperclip, or"
-        " set `workspace` of this agent to `ephemeral` if its files may be lost; then wake the agent again."
+        "Give the worker a workspace store (AGENT_RUNS_WORKSPACE_STORE), which Paperclip reaches at"
+        " AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL, or Paperclip's data volume at /paperclip, or set `workspace` of this"
+        " agent to `ephemeral` if its files may be lost; then wake the agent again."
     )
     budget = "none"
 

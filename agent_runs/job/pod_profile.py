@@ -38,7 +38,7 @@ PAPERCLIPS_OWN: Final = (
 WORKERS_MOUNTS: Final = ("/var/run/secrets/*", "/run/secrets/*", "/etc/agent-runs*")
 """Mount paths that only the worker has; on Kubernetes up to 1.23 its API token is the Secret of one of them."""
 WORKERS_SECRETS: Final = ("agent-runs*",)
-"""Secrets and ConfigMaps of this program itself."""
+"""Secrets and ConfigMaps of this program itself. Only a list with its exact name has one of them inherited."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,10 @@ def _references(pod: Mapping[str, Any], inheritance: Inheritance, own: _OwnSetti
     """Yield references to Secrets and ConfigMaps. A fieldRef would refer to the agent's pod, so none is inherited."""
     for each in _list(own_container(pod), "env"):
         name, source = _text(each, "name"), _part(each, "valueFrom")
-        if name and _is_inherited(name, pod, inheritance) and list(_keys(source)) and not own.hides_variable(source):
+        keys = list(_keys(source))
+        if not name or not keys or any(_is_ours(key[1], inheritance) for key in keys):
+            continue
+        if _is_inherited(name, pod, inheritance) and not own.hides_variable(source):
             yield EnvReference(name=name, value_from=dict(source))
 
 
@@ -315,10 +318,14 @@ def _env_from(pod: Mapping[str, Any], inheritance: Inheritance, own: _OwnSetting
         sources = {"secretKeyRef": _part(each, "secretRef"), "configMapKeyRef": _part(each, "configMapRef")}
         names = [(kind, name) for kind, source in sources.items() if (name := _text(source, "name"))]
         if names and all(
-            _matches(name, chosen) and not _matches(name, WORKERS_SECRETS) and not own.hides_all_of(kind, name)
+            _matches(name, chosen) and not _is_ours(name, inheritance) and not own.hides_all_of(kind, name)
             for kind, name in names
         ):
             yield dict(each)
+
+
+def _is_ours(name: str, inheritance: Inheritance) -> bool:
+    return _matches(name, WORKERS_SECRETS) and name not in inheritance.env_from
 
 
 def is_deployment(pod: Mapping[str, Any]) -> bool:

@@ -376,7 +376,10 @@ def _deeper_problems(context: ExecutionContext) -> Iterator[Problem]:
 
 
 def _directory_problems(config: AdapterConfig, workspace: Workspace) -> Iterator[Problem]:
-    chosen = "Paperclip chose it: move its home (PAPERCLIP_HOME) or the project's folder there, or "
+    chosen = (
+        "Paperclip chose it: let it be carried (AGENT_RUNS_WORKSPACE_STORE on the worker, and "
+        "AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL of Paperclip's server), move its home or the project's folder there, or "
+    )
     for field, path, remedy in (
         ("config.cwd", config.cwd, ""),
         ("context.paperclipWorkspace.cwd", workspace.cwd, chosen),

@@ -39,15 +39,20 @@ class Namespaces:
 
 
 async def found(
-    config: dict[str, Any], surroundings: Surroundings | None = None, paperclip: str = "http://paperclip:3100"
+    config: dict[str, Any],
+    surroundings: Surroundings | None = None,
+    paperclip: str = "http://paperclip:3100",
+    *,
+    carries: bool = False,
+    workspaces: str | None = None,
 ) -> Sequence[Finding]:
     """What the environment test finds in a configuration."""
     environment = ActivityEnvironment()
     binding = Binding(
         purpose="check", workflow_id=environment.info.workflow_id or "", company_id="acme", run_id="check-1"
     )
-    sealed = SEALER.seal(SealedCheck(binding=binding, config=config))
-    checking = CheckConfigurationActivity(OPENER, Checks(), paperclip, no_values, surroundings)
+    sealed = SEALER.seal(SealedCheck(binding=binding, config=config, workspaces=workspaces))
+    checking = CheckConfigurationActivity(OPENER, Checks(carries=carries), paperclip, no_values, surroundings)
     start = CheckStart(check_id="check-1", company_id="acme", sealed=sealed)
     report: CheckReport = await environment.run(checking.check_configuration, start)
     return report.findings
@@ -88,3 +93,12 @@ async def test_a_worker_in_a_pod_warns_of_a_loopback_address_and_names_the_remed
     findings = await found({"model": "a/b", "workspace": "ephemeral"}, paperclip="http://127.0.0.1:3100")
     (warning,) = [each for each in findings if each.code == "paperclip_url"]
     assert (warning.level, warning.message.count("AGENT_RUNS_PAPERCLIP_API_URL")) == ("warn", 1)
+
+
+@pytest.mark.parametrize("config", [{}, {"workspace": ""}, {"workspace": "auto"}, {"workspace": "carried"}])
+async def test_paperclips_home_may_be_anywhere_where_workspaces_are_carried(config: dict[str, Any]) -> None:
+    agent = {"model": "a/b", "cwd": "/srv/app", **config}
+    home = "/home/ada/.paperclip/instances/default/workspaces"
+    assert [each for each in await found(agent, carries=True, workspaces=home) if each.level != "info"] == []
+    shared = [*await found(agent | {"workspace": "shared"}, carries=True, workspaces=home)]
+    assert [each.level for each in shared] == ["error", "error"]

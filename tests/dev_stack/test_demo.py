@@ -23,6 +23,7 @@ from tests.workspace.trees import send
 
 PROGRAM = Path(sys.executable).with_name("agent-runs")
 STACK = [sys.executable, "-m", "dev_stack"]
+CANARY = "canary-7d1f0a93"
 TIMEOUT = 600  # seconds: the first time, OpenCode is downloaded
 
 
@@ -146,7 +147,8 @@ async def assert_a_folder_is_carried(tmp_path: Path, environment: dict[str, str]
     """Without any setting."""
     file, into = tmp_path / "carried.json", tmp_path / "into"
     raw = playing(context("script", agent_id="carried-agent"), step(1, "cat given given > made"), {"text": "Done."})
-    raw["config"]["workspace"] = "carried"
+    raw["config"] |= {"workspace": "carried", "env": {"SERVICE_TOKEN": CANARY}}
+    raw["authToken"] = f"{CANARY}-of-paperclip"
     raw["context"]["paperclipWorkspace"] = {"cwd": "/projects/carried"}
     file.write_text(json.dumps(raw))
     settings = ClientSettings.read({name: value for name, value in environment.items() if name != "KUBECONFIG"})
@@ -155,6 +157,9 @@ async def assert_a_folder_is_carried(tmp_path: Path, environment: dict[str, str]
     assert (code, output[-1]["outcome"]["failure"]) == (0, None)
     assert (await result_of("workspace", raw["runId"], "--into", str(into), **environment))[0] == 0
     assert {each.name: each.read_text() for each in into.iterdir()} == {"given": ".", "made": ".."}
+    stored = [each.read_bytes() for each in (tmp_path / "state" / "workspaces").rglob("*") if each.is_file()]
+    assert any(b"step-1" in each for each in stored)  # in the agent's session
+    assert not any(CANARY.encode() in each for each in stored)
 
 
 async def assert_ctrl_c_detaches(tmp_path: Path, environment: dict[str, str]) -> None:

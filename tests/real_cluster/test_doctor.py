@@ -304,18 +304,24 @@ async def test_a_run_that_may_not_watch_pods_lists_them_succeeds_and_names_the_v
     assert any("cannot watch pods" in note for note in (outcome.result_json or {})["notes"])
 
 
-async def test_a_pod_that_is_tried_names_opencode_an_unknown_model_and_an_address_that_is_not_reached(
+async def test_a_pod_that_is_tried_names_opencode_an_unknown_model_and_addresses_that_are_not_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("AGENT_RUNS_WORKSPACE_STORE", f"file://{tmp_path}/workspaces")
+    monkeypatch.setenv("AGENT_RUNS_WORKSPACE_URL", "http://127.0.0.1:1")
     async with open_real_system(tmp_path) as system:
         settings = system.stack.settings
         monkeypatch.setenv("TEMPORAL_ADDRESS", settings.temporal.address)
         monkeypatch.setenv("AGENT_RUNS_TASK_QUEUE", settings.task_queue)
         monkeypatch.setenv("AGENT_RUNS_SEALING_KEY_FILE", str(settings.sealing_key_file))
-        known = await tried_pod(tmp_path, model="fake/scenario/text", paperclipApiUrl="http://127.0.0.1:1")
+        elsewhere = {"paperclipApiUrl": "http://127.0.0.1:1", "workspace": "carried"}
+        known = await tried_pod(tmp_path, model="fake/scenario/text", **elsewhere)
         assert known["opencode"]["message"].endswith("ran OpenCode 1.18.33")
         assert known["model"]["level"] == "info"
-        assert "Connection refused" in known["paperclip_unreachable"]["message"]
+        for code in ("paperclip_unreachable", "workspaces_unreachable"):
+            assert "Connection refused" in known[code]["message"]
+        assert "AGENT_RUNS_WORKSPACE_URL" in known["workspaces_unreachable"]["hint"]
+        assert known["workspace_store"]["level"] == "info"
         unknown = await tried_pod(tmp_path, model="fake/nothing", paperclipApiUrl="http://127.0.0.1:1")
         assert "does not list the model fake/nothing" in unknown["model_unknown"]["message"]
         assert "similar ones are fake/" in unknown["model_unknown"]["hint"]

@@ -34,7 +34,7 @@ from tests.real_cluster.installation import (
     volume_name,
 )
 from tests.real_cluster.installed_images import InstalledImages
-from tests.real_cluster.observed_runs import script
+from tests.real_cluster.observed_runs import SMALL_RESOURCES, script
 from tests.runs.real_opencode import playing
 from tests.support.relay import open_relay
 
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.real_cluster, pytest.mark.installs, pytest.mark.timeou
 CLAIMS = ("agent-runs-workspaces", "agent-runs-transcripts")
 OVERLAY = "deploy/overlays/mine"
 FILES = {"changed": b"before", "gone": b"soon", "kept": b"as it is"}
-RETURNED = {"changed": b"before, after\n", "made": b"by the agent\n", "kept": b"as it is"}
+RETURNED = {"changed": b"before, after\n", "made": b"by the agent\n", "key": b"given\n", "kept": b"as it is"}
 
 
 @pytest.fixture
@@ -86,9 +86,9 @@ async def test_an_installed_worker_is_the_pushed_one_and_carries_a_folder_and_th
     [pushed] = [digest for name, digest in images.digests.items() if "agent-runs-worker" in name]
     assert container["imageID"].endswith(f"@{pushed}")
     raw = installation.wake_up(str(uuid.uuid4()), "script")
-    raw["config"] |= {"workspace": "carried"}
+    raw["config"] |= {"workspace": "carried", "resources": SMALL_RESOURCES}
     raw["context"]["paperclipWorkspace"] = {"cwd": f"/home/ada/projects/{uuid.uuid4()}"}
-    work = "echo , after >> changed; rm gone; echo by the agent > made"
+    work = "echo , after >> changed; rm gone; echo by the agent > made; echo ${ANTHROPIC_API_KEY:+given} > key"
     raw = playing(raw, *script(1, command=work)["steps"])
     async with Outside.opened(page, installation.key) as outside:
         assert (await outside.tried_pod(raw["config"]))["workspaces_reached"]["level"] == "info"

@@ -1,5 +1,6 @@
 """Agents inherit what the operator lists, and never what the worker's own settings point to."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,14 @@ def test_by_default_nothing_is_inherited_by_reference_mount_or_env_from() -> Non
         env_from=("paperclip-secrets",),
     )
     assert (profile.env_references, profile.env_from, profile.secret_mounts) == ((), (), ())
+
+
+def test_a_secret_of_this_program_is_inherited_by_its_exact_name_alone() -> None:
+    """The overlays list that of providers; `*` finds none, not even one that a model provider's variable refers to."""
+    ours = ("agent-runs-provider-keys", "agent-runs-workspace-storage")
+    variable = reference("AWS_ACCESS_KEY_ID", ours[1], "AWS_ACCESS_KEY_ID")
+    listed = inherited(variable, inheritance=replace(EVERYTHING, env_from=("*", ours[0])), env_from=ours)
+    assert (listed.env_from, listed.env_references) == (({"secretRef": {"name": ours[0]}},), ())
 
 
 def test_a_listed_reference_is_inherited() -> None:

@@ -44,7 +44,7 @@ async def test_a_run_whose_workspace_no_volume_keeps_is_refused_before_anything_
     assert "paperclipWorkspace.cwd" in (outcome.error_message or "")
     assert outcome.never_started
     assert outcome.failure is not None
-    for remedy in ("AGENT_RUNS_DATA_CLAIM", "`workspace`", "`ephemeral`"):
+    for remedy in ("AGENT_RUNS_WORKSPACE_STORE", "`workspace`", "`ephemeral`"):
         assert remedy in outcome.failure.next_step
     assert alone.changes[before:] == []
 
@@ -110,6 +110,7 @@ def test_a_working_directory_that_no_volume_keeps_is_refused_by_its_field(field:
     with pytest.raises(InvalidRequest, match=f"^invalid_request: {field} must be below /paperclip") as refused:
         prepare(with_value(minimal(), field, path))
     assert "`ephemeral`" in refused.value.message
+    assert ("let it be carried" in refused.value.message) == (field == CWD)
 
 
 @pytest.mark.parametrize("path", ["/paperclip/app", "/paperclip", "//paperclip/app", "/home/agent", "/home/agent/x/.."])
