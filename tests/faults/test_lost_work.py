@@ -11,7 +11,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NoReturn
 from unittest import mock
 
 import pytest
@@ -194,10 +194,13 @@ async def test_what_a_full_store_did_not_take_is_named(
             while 2 not in run.steps("ended"):  # noqa: ASYNC110 - the agent notes it in a file
                 await asyncio.sleep(0.02)
             with pytest.raises(WorkspacesUnavailable):
-                while True:
-                    await setting.workspaces.add_blocks("another", [os.urandom(BLOCK) for _ in range(8)])
+                await fill(setting.workspaces)
             outcome = await outcome_at_close(ticket.handle(setting.system.temporal))
         records = await run.records()
-        print(outcome, records)
         assert (outcome.failure, outcome.summary) == (None, "Done.")
         assert records[-1].kind == "checkpoint"
+
+
+async def fill(store: WorkspaceStore) -> NoReturn:
+    while True:
+        await store.add_blocks("another", [os.urandom(BLOCK) for _ in range(8)])

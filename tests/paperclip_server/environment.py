@@ -42,9 +42,9 @@ curl -sS -X PATCH "$PAPERCLIP_API_URL/api/issues/$PAPERCLIP_TASK_ID" -o answer.t
   -H "Authorization: Bearer $PAPERCLIP_API_KEY" -H "X-Paperclip-Run-Id: $PAPERCLIP_RUN_ID" \\
   -H 'Content-Type: application/json'
 """
-STABLE, DISRUPTED, READABLE, OVERRIDDEN = "stable", "disrupted", "readable", "overridden"
-"""The Paperclip that stays up, the one that scenarios kill, the one whose runs' logs people can read, and that one
-again, with agents of the type of Paperclip's own OpenCode adapter."""
+STABLE, DISRUPTED, READABLE, OVERRIDDEN, APART = "stable", "disrupted", "readable", "overridden", "apart"
+"""The Paperclip that stays up, the one that scenarios kill, the one whose runs' logs people can read, that one again,
+with agents of the type of Paperclip's own OpenCode adapter, and one whose folders no pod sees."""
 OVERRIDE: Final = "opencode_local"
 FOLDERS: Final = {ADAPTER: PLUGIN, OVERRIDE: f"{PLUGIN}/dist/{OVERRIDE}"}
 """What is installed for each type of the plugin."""
@@ -84,8 +84,8 @@ class Instance:
         return await self.api.issue(self.company, agent, title, description)
 
     async def project(self, name: str) -> tuple[str, Path]:
-        """Creates a project with an empty folder of the data volume; returns its id and the folder on this machine."""
-        inside = f"/paperclip/repositories/{uuid.uuid4().hex[:12]}"
+        """Creates a project with an empty folder of the server; returns its id and the folder on this machine."""
+        inside = f"{self.server.at}/repositories/{uuid.uuid4().hex[:12]}"
         folder = self.server.local_path(inside)
         folder.mkdir(parents=True)
         folder.chmod(0o777)
@@ -159,6 +159,9 @@ class Environment:
             api = await self.resources.enter_async_context(Api.open(readable.server.url, OVERRIDE))
             return replace(readable, api=api, company=await api.company("Local"))
         server = Server(name, self.volume, self.folder, self.mounts)
+        if name == APART:
+            server = replace(server, volume=self.folder / "home", at="/home/ada")
+            _make_folder(server.volume, installation.unprivileged())
         server.environment = {**self.plugin_settings, "AGENT_RUNS_PAPERCLIP_API_URL": server.url}
         if name == DISRUPTED:  # at first only comments wake agents
             server.environment["AGENT_RUNS_RECONCILE"] = "false"
@@ -284,9 +287,13 @@ def _make_keys(state: Path, shared: Path, user: tuple[int, int] | None) -> None:
 
 def _make_volume(volume: Path, user: tuple[int, int] | None) -> None:
     assert volume.name == CLAIM
-    volume.mkdir(parents=True)
+    _make_folder(volume, user)
+
+
+def _make_folder(folder: Path, user: tuple[int, int] | None) -> None:
+    folder.mkdir(parents=True)
     if user is not None:
-        os.chown(volume, *user)
+        os.chown(folder, *user)
 
 
 # reading logs

@@ -34,7 +34,7 @@ class Server:
 
     Attributes:
         name: also the folder of its home on the volume.
-        volume: this machine's folder that the server and pods see at /paperclip.
+        volume: this machine's folder that the server sees at `at`; at /paperclip pods see it, too.
         mounts: see `Sandbox.mounts`.
         environment: additional variables; changes take effect with the next start.
     """
@@ -44,6 +44,7 @@ class Server:
     folder: Path
     mounts: Mapping[str, str]
     environment: dict[str, str] = field(default_factory=dict)
+    at: str = "/paperclip"
     port: int = field(default_factory=free_port)
     starts: int = 0
     _child: Child | None = None
@@ -54,8 +55,8 @@ class Server:
 
     @property
     def home(self) -> str:
-        """PAPERCLIP_HOME, as the server and pods see it."""
-        return f"/paperclip/{self.name}"
+        """PAPERCLIP_HOME, as the server sees it."""
+        return f"{self.at}/{self.name}"
 
     @property
     def log(self) -> Path:
@@ -64,7 +65,7 @@ class Server:
 
     def local_path(self, path: str) -> Path:
         """The path on this machine of a path on the volume."""
-        return self.volume / path.removeprefix("/paperclip/")
+        return self.volume / path.removeprefix(f"{self.at}/")
 
     def prepare(self) -> None:
         """Creates its home, with the configuration that `paperclipai onboard` would write."""
@@ -93,7 +94,7 @@ class Server:
             ],
             environment=self._environment(),
             workdir=self.home,
-            mounts={"/paperclip": str(self.volume), **self.mounts},
+            mounts={self.at: str(self.volume), **self.mounts},
             root=str(root),
             user=unprivileged(),
             # Process ids start from 1 each time: the id of a lost PostgreSQL may name another process.
