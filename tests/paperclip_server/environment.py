@@ -68,16 +68,22 @@ class Instance:
             assert (await self.api.install(folder))["type"] == adapter
         self.company = await self.api.company("Acme")
 
+    @property
+    def _workspace(self) -> Object:
+        """Of an agent's configuration: a folder that pods see is not carried to them."""
+        return {} if self.server.name == APART else {"workspace": "shared"}
+
     async def create_scripted_agent(self, name: str, plan: AgentPlan | None = None, **config: Any) -> "ScriptedAgent":
         """Creates an agent whose `opencode` is a scripted program."""
         program = AgentProgram.create(self.server.folder / "programs", plan or AgentPlan())
-        agent = await self.api.agent(self.company, name, program.adapter_config(**config))
+        agent = await self.api.agent(self.company, name, program.adapter_config(**self._workspace, **config))
         return ScriptedAgent(self, agent, program)
 
     async def create_opencode_agent(self, name: str, scenario: str, **config: Any) -> str:
         """Creates an agent with the real OpenCode and a scenario of the scripted model; returns its id."""
         report = {"REPORT": {"type": "plain", "value": str(self.server.folder / REPORT_FILE)}}
-        settings = {"model": f"fake/scenario/{scenario}", "graceSec": 2, "keepWarmSec": 0, "env": report, **config}
+        settings = {"model": f"fake/scenario/{scenario}", "graceSec": 2, "keepWarmSec": 0, "env": report}
+        settings |= self._workspace | config
         return await self.api.agent(self.company, name, settings)
 
     async def issue(self, agent: str, title: str, description: str = "Please do it.") -> str:
