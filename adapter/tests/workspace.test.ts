@@ -75,7 +75,7 @@ describe("out", () => {
 
   test("a service that does not answer for a while is waited for", async () => {
     const folder = folderOf({ a: "one" });
-    const run = new Case({ ...service, url: proxy.url }, folder);
+    const run = new Case({ ...service, url: proxy.url }, folder, {}, { workspace: "carried" });
     const begun = seen;
     proxy.onRequest = (n) => (n < begun + 4 ? 503 : undefined);
     await run.out();
@@ -153,6 +153,13 @@ describe("whether a folder is carried", () => {
     expect(await goesOut({ workspace: "carried" })).toBe(true);
     expect(await goesOut({ workspace: "shared" })).toBe(false);
     expect(await goesOut({ workspace: "ephemeral" })).toBe(false);
+  });
+
+  test.each([{}, { workspace: "carried" }])("the service is asked once for a run of %o", async (config) => {
+    const run = new Case({ ...service, url: proxy.url }, folder, {}, config);
+    const begun = seen;
+    expect((await run.carried()).out).toBeDefined();
+    expect(seen - begun).toBe(1);
   });
 });
 

@@ -14,7 +14,7 @@ import { OutageLog, RunLog } from "../../src/log.ts";
 import { loadHelpers, type PaperclipHelpers } from "../../src/paperclip-helpers.ts";
 import { settingsFrom } from "../../src/settings.ts";
 import { mint, runName } from "../../src/tokens.ts";
-import { type Carried, carriedFolder } from "../../src/workspace/carried.ts";
+import { type Carried, carriedFolder, withWorkspace } from "../../src/workspace/carried.ts";
 import { Store } from "../../src/workspace/store.ts";
 import { aRequest, PYTHON, type Request } from "./stack.ts";
 
@@ -197,7 +197,8 @@ export class Case {
     const log = new RunLog(async (_, chunk) => void this.lines.push(chunk));
     const context = { paperclipWorkspace: { cwd: this.#folder } };
     const host = { agent: this.agent, config: { ...this.#config }, context };
-    const parts = { settings, helpers: this.#helpers, log, outage: new OutageLog(log, "again") };
+    const { limits } = await withWorkspace(host, settings);
+    const parts = { settings, helpers: this.#helpers, log, outage: new OutageLog(log, "again"), limits };
     const carried = await carriedFolder(host, parts);
     if (carried === undefined) throw new Error("the folder is not carried");
     return carried;
