@@ -87,6 +87,7 @@ export async function gitFolder(git: Git, folder: string, path: string, temporar
       const value = await run(git, folder, "config", scope, "--get", name).catch(() => "");
       if (value !== "") await run(git, target, "config", name, value);
     }
+  // allow-remote: the agent may publish its branch, where there is one
   await addOrigin(git, target, await run(git, folder, "remote", "get-url", "origin").catch(() => ""));
   for (const name of ["hooks", "info"]) await mkdir(join(target, ".git", name));
   const exclude = await gitPath(git, folder, "info/exclude");
