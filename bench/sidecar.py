@@ -52,7 +52,7 @@ def measure(folder: Path, chunks: int, chunk: bytes, pause: float) -> Cost:
         each.mkdir()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
-    sidecar = subprocess.Popen(  # noqa: S603 - our own program
+    sidecar = subprocess.Popen(
         [sys.executable, "-I", "-S", archive, "run", out, control, folder, "0"],
         env={"PAPERCLIP_UPSTREAM_URL": "http://127.0.0.1:9"},
         stdout=subprocess.PIPE,

@@ -44,6 +44,7 @@ import { linkTo, mint, runName } from "./tokens.ts";
 import { follow, type LogCall, TranscriptIncomplete } from "./transcript.ts";
 import { Aborted, sleep, withLinkedSignal, yieldToEventLoop } from "./waits.ts";
 import { type Carried, carriedFolder, NotReturned, NotSent, withWorkspace } from "./workspace/carried.ts";
+import type { Limits } from "./workspace/tree.ts";
 
 /** For the last lines of a cancelled run, so that the answer comes in time. */
 const LAST_LINES_MS = CANCEL_ANSWER_MS - 3000;
@@ -58,6 +59,8 @@ export interface Parts {
   prepared: Prepared;
   helpers: PaperclipHelpers;
   logFormat: LogFormat;
+  /** Of the workspace, where the service has decided that it is carried. */
+  limits?: Limits;
 }
 
 /** Runs one wake. Rejects only if Paperclip's own dispatch gate refuses it. */
@@ -67,10 +70,11 @@ export async function execute(ctx: AdapterExecutionContext): Promise<AdapterExec
     const sealer = await sealerFrom(settings);
     await yieldToEventLoop(); // each of these takes some ms the first time
     const helpers = await paperclipHelpers();
-    const prepared = await prepare(await withWorkspace(ctx, settings), settings, sealer, helpers);
+    const { ctx: decided, limits } = await withWorkspace(ctx, settings);
+    const prepared = await prepare(decided, settings, sealer, helpers);
     await yieldToEventLoop();
     const logFormat = logFormatFor(settings, ctx.agent.adapterType, helpers.version);
-    return { settings, temporal: temporalFor(settings), prepared, helpers, logFormat };
+    return { settings, temporal: temporalFor(settings), prepared, helpers, logFormat, limits };
   };
   return await executeWith(ctx, createParts);
 }
@@ -126,6 +130,7 @@ class Execution {
   readonly #prepared: Prepared;
   readonly #helpers: PaperclipHelpers;
   readonly #logFormat: LogFormat;
+  readonly #limits: Limits | undefined;
   readonly #log: RunLog;
   readonly #recovery: boolean;
   /** Of this execution alone, so that listeners end with it. */
@@ -141,6 +146,7 @@ class Execution {
     this.#prepared = parts.prepared;
     this.#helpers = parts.helpers;
     this.#logFormat = parts.logFormat;
+    this.#limits = parts.limits;
     this.#log = log;
     this.#recovery = knowsRecovery(ctx);
     this.#signal = signal;
@@ -195,7 +201,8 @@ class Execution {
     const wake: Wake = { ...this.#prepared.wake, delivered };
     try {
       const outage = new OutageLog(this.#log, "the workspace service answers again");
-      const parts = { settings: this.#settings, helpers: this.#helpers, log: this.#log, outage };
+      const [settings, helpers, log, limits] = [this.#settings, this.#helpers, this.#log, this.#limits];
+      const parts = { settings, helpers, log, outage, limits };
       this.#carried = await carriedFolder(this.#ctx, parts, this.#signal);
       const out = this.#carried?.out;
       if (out) wake.beforeStart = () => out(this.#ctx.runId);

@@ -6,7 +6,9 @@ import { createServer, request as httpRequest } from "node:http";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { LEASE_LOST } from "../src/abort.ts";
-import { describeRun, fakeHost, sameAgent, wakeAgent } from "./support/paperclip-context.ts";
+import { executeWith } from "../src/execute.ts";
+import { withWorkspace } from "../src/workspace/carried.ts";
+import { describeRun, fakeHost, partsFor, sameAgent } from "./support/paperclip-context.ts";
 import { aRequest, listening, type Request, services, until } from "./support/stack.ts";
 import { Case, contents, put, type Service, startService, temporary } from "./support/workspaces.ts";
 
@@ -38,7 +40,12 @@ afterAll(() => {
 
 function wake(request: Request, cwd: string, transcriptsUrl = url) {
   const host = fakeHost(request, { context: { paperclipWorkspace: { cwd } } });
-  return wakeAgent(request, real, { transcriptsUrl }, host);
+  const parts = partsFor(request, real, { transcriptsUrl });
+  const decided = async () => {
+    const { settings, ...others } = await parts();
+    return { settings, ...others, limits: (await withWorkspace(host.context, settings)).limits };
+  };
+  return { host, result: executeWith(host.context, decided) };
 }
 
 /** The pod of a run that has begun. */

@@ -142,7 +142,7 @@ describe("a repository", () => {
     const ours = commit(folder, "ours");
     await each.end();
     const error = await each.back().catch((error: Error) => error);
-    expect(`${error}`).toContain('the commits of "workspace" (');
+    expect(`${error}`).toContain('the commits of "workspace" (both changed a)');
     expect(`${error}`).toContain('"a" was changed here and by the agent');
     expect(git(folder, "rev-parse", "HEAD")).toBe(ours);
     expect(references(folder)).toBe("refs/heads/main");

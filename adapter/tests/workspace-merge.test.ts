@@ -89,10 +89,10 @@ test.each(Array.from({ length: 150 }, (_, seed) => seed))("random trees, seed %i
       theirs: byPath(made),
       suffix: SUFFIX,
       ignored: () => false,
-      async *blocks(names) {
-        for (const name of names) {
+      async *blocks(files) {
+        for (const name of files.flatMap(({ blocks }) => blocks)) {
           if (left-- === 0) throw new Killed();
-          yield await contentOf(made.sources.get(name) as never, name);
+          yield await contentOf(made.sources.get(name) as never);
         }
       },
     });
@@ -134,10 +134,10 @@ test("a local change that comes while the agent's file is being written is kept"
     theirs: byPath(made),
     suffix: SUFFIX,
     ignored: () => false,
-    async *blocks(names) {
-      for (const name of names) {
+    async *blocks(files) {
+      for (const name of files.flatMap(({ blocks }) => blocks)) {
         writeFileSync(join(ours, "a"), "a local change, just now");
-        yield await contentOf(made.sources.get(name) as never, name);
+        yield await contentOf(made.sources.get(name) as never);
       }
     },
   });

@@ -271,7 +271,7 @@ describe("a repository", () => {
     expect(git(folder, "stash", "show", "-p")).toContain("+stashed");
   });
 
-  test("in the middle of a merge stays there", async () => {
+  function inTheMiddleOf(command: "merge" | "rebase"): string {
     const folder = repository({ a: "1", b: "1" });
     git(folder, "checkout", "-q", "-b", "side");
     put(folder, "a", "side");
@@ -279,14 +279,31 @@ describe("a repository", () => {
     git(folder, "checkout", "-q", "main");
     put(folder, "a", "main");
     git(folder, "commit", "-q", "-am", "main");
-    expect(() => git(folder, "merge", "-q", "side")).toThrow();
+    expect(() => git(folder, command, "-q", "side")).toThrow();
+    return folder;
+  }
+
+  test.each(["merge", "rebase"] as const)("in the middle of a %s stays there", async (command) => {
+    const folder = inTheMiddleOf(command);
     const before = stateOf(folder);
     const run = await inPod(folder);
     put(run.pod, "b", "2");
     await returned(run, folder);
-    expect({ ...stateOf(folder), status: "" }).toEqual({ ...before, status: "" });
-    expect(git(folder, "status", "--porcelain")).toBe("UU a\n M b");
-    expect(git(folder, "rev-parse", "MERGE_HEAD")).toBe(git(folder, "rev-parse", "side"));
+    expect(stateOf(folder)).toEqual({ ...before, status: "UU a\0 M b\0" });
+    git(folder, command, "--abort");
+    expect(git(folder, "log", "-1", "--format=%s")).toBe("main");
+  });
+
+  test("in the middle of a merge that the agent resolves can end it here", async () => {
+    const folder = inTheMiddleOf("merge");
+    const run = await inPod(folder);
+    put(run.pod, "a", "both");
+    git(run.pod, "commit", "-q", "-am", "resolved");
+    await returned(run, folder);
+    expect(git(folder, "status", "--porcelain")).toBe("");
+    git(folder, "commit", "-q", "-m", "merged");
+    expect(git(folder, "log", "-1", "--format=%P").split(" ")[1]).toBe(git(folder, "rev-parse", "side"));
+    expect(git(folder, "show", "HEAD:a")).toBe("both");
   });
 
   test("with CRLF and with attributes has the same state in the pod", async () => {

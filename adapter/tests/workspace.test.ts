@@ -18,7 +18,7 @@ const service = workspaceService();
 const small = workspaceService(1000, 5);
 
 /** Passes requests on, but for those that `onRequest` gives a status of its own. */
-const proxy = { url: "", onRequest: (_: number): number | undefined => undefined };
+const proxy = { url: "", largest: 0, onRequest: (_: number): number | undefined => undefined };
 const passing = createHttpServer(async (incoming, outgoing) => {
   seen += 1;
   const body = await buffer(incoming);
@@ -29,7 +29,9 @@ const passing = createHttpServer(async (incoming, outgoing) => {
   for (const name of ["host", "connection", "content-length"]) delete passed[name];
   const init = { method, headers: passed, body: method === "POST" ? body : undefined };
   const answer = await fetch(`${service.url}${incoming.url}`, init);
-  outgoing.writeHead(answer.status, Object.fromEntries(answer.headers)).end(Buffer.from(await answer.arrayBuffer()));
+  const content = Buffer.from(await answer.arrayBuffer());
+  proxy.largest = Math.max(proxy.largest, content.length, body.length);
+  outgoing.writeHead(answer.status, Object.fromEntries(answer.headers)).end(content);
 });
 let seen = 0;
 beforeAll(async () => {
@@ -75,7 +77,7 @@ describe("out", () => {
 
   test("a service that does not answer for a while is waited for", async () => {
     const folder = folderOf({ a: "one" });
-    const run = new Case({ ...service, url: proxy.url }, folder);
+    const run = new Case({ ...service, url: proxy.url }, folder, {}, { workspace: "carried" });
     const begun = seen;
     proxy.onRequest = (n) => (n < begun + 4 ? 503 : undefined);
     await run.out();
@@ -153,6 +155,13 @@ describe("whether a folder is carried", () => {
     expect(await goesOut({ workspace: "carried" })).toBe(true);
     expect(await goesOut({ workspace: "shared" })).toBe(false);
     expect(await goesOut({ workspace: "ephemeral" })).toBe(false);
+  });
+
+  test.each([{}, { workspace: "carried" }])("the service is asked once for a run of %o", async (config) => {
+    const run = new Case({ ...service, url: proxy.url }, folder, {}, config);
+    const begun = seen;
+    expect((await run.carried()).out).toBeDefined();
+    expect(seen - begun).toBe(1);
   });
 });
 
@@ -266,6 +275,23 @@ describe("back", () => {
     const { b, [`b.${suffix}`]: besides, ...others } = await contents(folder);
     const { b: theirs, ...expected } = await contents(each.pod);
     expect([b, besides, others]).toEqual(["644 ours", theirs, expected]);
+  });
+
+  test("many small files take few requests, and large ones several", async () => {
+    const folder = temporary();
+    const each = new Case({ ...service, url: proxy.url }, folder);
+    await each.out();
+    const large = Buffer.alloc(12 * 1024 * 1024);
+    for (let at = 0; at < large.length; at += 1024) large.writeUInt32LE(at, at);
+    writeFileSync(join(each.pod, "large"), large);
+    for (let n = 0; n < 1000; n++) writeFileSync(join(each.pod, `${n}`), `${n}`);
+    await each.end();
+    const begun = seen;
+    proxy.largest = 0;
+    await each.back();
+    expect(await contents(folder)).toEqual(await contents(each.pod));
+    expect(seen - begun).toBeLessThan(12);
+    expect(proxy.largest).toBeLessThan(4.1 * 1024 * 1024);
   });
 
   test("without an end the last checkpoint is taken, and with nothing but what went out there is nothing to do", async () => {

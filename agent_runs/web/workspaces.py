@@ -176,7 +176,7 @@ class Workspaces:
                 raise _NoWorkspace
             if sum(4 + sizes[each] for each in wanted) > MAX_BLOCKS:
                 raise HTTPException(400, "too many blocks in one request")
-            contents = [content async for content in self.store.blocks(company, wanted)]
+            contents = await self.store.blocks(company, wanted)
         return _bytes(b"".join(len(each).to_bytes(4, "big") + each for each in contents), about)
 
     async def _sizes(self, company: str, tree: str) -> dict[str, int]:

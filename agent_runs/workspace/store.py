@@ -7,14 +7,17 @@ the last purge found in no ledger. An object is never changed, but for `unused`;
 import asyncio
 import hashlib
 import os
+import threading
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,14 +31,18 @@ from agent_runs.workspace.tree import BLOCK, NO_LIMITS, Limits, Tree, UnusableTr
 
 REQUESTS: Final = 32
 """To the storage at one time, for each operation."""
+FILES: Final = 4
+"""The same where the storage is a folder."""
 GRACE: Final = timedelta(days=1)
 """Between the purge that finds an object unused and the one that deletes it."""
 KEPT: Final = 3
 """Checkpoints of a run that can still be read; older ones are collected."""
 _TIMEOUT: Final = timedelta(seconds=20)
 _RETRY: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+_label = lru_cache(maxsize=256)(identity_label)
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
+_Arguments = ParamSpec("_Arguments")
 
 Kind = Literal["out", "begin", "checkpoint", "end", "returned"]
 
@@ -150,11 +157,11 @@ class WorkspaceStore:
         """Which of these blocks have to be sent before a tree may name them, in their order."""
         unused = await self._unused(company)
 
-        async def is_missing(block: str) -> bool:
-            return not await self._stays(self._block(company, block), unused)
+        def is_missing(block: str) -> bool:
+            return not self._stays(self._block(company, block), unused)
 
         wanted = list(dict.fromkeys(blocks))
-        answers = await _all(is_missing, wanted)
+        answers = await self._all(is_missing, wanted)
         return [block for block, lacks in zip(wanted, answers, strict=True) if lacks]
 
     async def add_blocks(self, company: str, blocks: Iterable[bytes]) -> None:
@@ -167,27 +174,25 @@ class WorkspaceStore:
         if any(not 0 < len(content) <= BLOCK for content in contents):
             raise UnusableTree(f"a block has 1 to {BLOCK} bytes")
 
-        async def add(content: bytes) -> None:
-            await self._put(company, self._block(company, digest(content)), content)
+        def add(content: bytes) -> None:
+            self._put(company, self._block(company, digest(content)), content)
 
-        await _all(add, contents)
+        await self._all(add, contents)
 
-    async def blocks(self, company: str, blocks: Sequence[str]) -> AsyncIterator[bytes]:
+    async def blocks(self, company: str, blocks: Sequence[str]) -> list[bytes]:
         """The contents of these blocks, in their order.
 
         Raises:
             WorkspaceDamaged: one is missing or was changed.
         """
 
-        async def read(block: str) -> bytes:
-            content = await self._get(company, self._block(company, block))
+        def read(block: str) -> bytes:
+            content = self._get(company, self._block(company, block))
             if digest(content) != block:
                 raise WorkspaceDamaged(f"{self.name}: block {block} was changed")
             return content
 
-        for start in range(0, len(blocks), REQUESTS):
-            for content in await _all(read, blocks[start : start + REQUESTS]):
-                yield content
+        return await self._all(read, blocks)
 
     # trees
 
@@ -205,13 +210,13 @@ class WorkspaceStore:
         name = hashlib.sha256(raw).hexdigest()
         path = self._tree(company, name)
         unused = await self._unused(company)
-        if not await self._stays(path, unused):
+        if not await _in_thread(self._stays, path, unused):
             old = set[str]()
-            if known and await self._stays(self._tree(company, known), unused):
+            if known is not None and await _in_thread(self._stays, self._tree(company, known), unused):
                 old = (await self.tree(company, known)).blocks
             if missing := await self.missing(company, sorted(tree.blocks - old)):
                 raise BlocksMissing(missing)
-            await self._put(company, path, await asyncio.to_thread(zlib.compress, raw, 1))
+            await _in_thread(lambda: self._put(company, path, zlib.compress(raw, 1)))
         return name
 
     async def tree(self, company: str, name: str) -> Tree:
@@ -224,7 +229,7 @@ class WorkspaceStore:
 
     async def raw_tree(self, company: str, name: str) -> bytes:
         """A stored tree as it was sent. Raises as `tree`."""
-        packed = await self._get(company, self._tree(company, name))
+        packed = await _in_thread(self._get, company, self._tree(company, name))
         try:
             raw = await asyncio.to_thread(zlib.decompress, packed)
         except zlib.error:
@@ -244,13 +249,13 @@ class WorkspaceStore:
     async def _records(self, company: str, paths: Sequence[str]) -> dict[str, Record]:
         """The entries at these paths, but for those that were collected since they were listed."""
 
-        async def read(path: str) -> Record | None:
+        def read(path: str) -> Record | None:
             try:
-                return msgspec.json.decode(await self._get(company, path), type=Record)
+                return msgspec.json.decode(self._get(company, path), type=Record)
             except _Missing:
                 return None
 
-        records = zip(paths, await _all(read, paths), strict=True)
+        records = zip(paths, await self._all(read, paths), strict=True)
         return {path: record for path, record in records if record is not None}
 
     async def record(self, run: RunKey, record: Record) -> int:
@@ -264,7 +269,8 @@ class WorkspaceStore:
             if any(each.attempt > record.attempt for each in ledger.values()):
                 raise WorkspaceFenced(f"run {run.run_id}: a later attempt than {record.attempt} has begun")
             number = max(ledger, default=0) + 1
-            if await self._put(run.company_id, f"{_ledger(run)}/{number:08}", msgspec.json.encode(record), new=True):
+            path, content = f"{_ledger(run)}/{number:08}", msgspec.json.encode(record)
+            if await _in_thread(self._put, run.company_id, path, content, new=True):
                 old = [each for each, known in ledger.items() if known.kind == "checkpoint"]
                 await self._delete(f"{_ledger(run)}/{each:08}" for each in sorted(old)[: -(KEPT - 1)])
                 return number
@@ -276,8 +282,8 @@ class WorkspaceStore:
             WorkspacesUnavailable: the storage refuses one of these, or replaces an object that is only to be created.
         """
         path = f"check-{uuid.uuid4()}"
-        created = [await self._put("", path, b"check", new=True) for _ in range(2)]
-        await self._get("", path)
+        created = [await _in_thread(self._put, "", path, b"check", new=True) for _ in range(2)]
+        await _in_thread(self._get, "", path)
         await self._delete([path])
         if created != [True, False]:
             raise WorkspacesUnavailable(f"{self.name}: it has no conditional writes (If-None-Match)")
@@ -289,7 +295,7 @@ class WorkspaceStore:
 
         An object is deleted only by the second purge that finds it unused, and not if it was stored again meanwhile.
         """
-        now, root = self.clock(), identity_label(company)
+        now, root = self.clock(), _label(company)
         runs: dict[str, list[str]] = {}
         for path in await self._list(f"{root}/runs/"):
             runs.setdefault(path.rpartition("/")[0], []).append(path)
@@ -310,7 +316,7 @@ class WorkspaceStore:
         gone = [path for path, at in unused.items() if found.has(path, at)]
         await self._delete(gone)
         left = sorted(unused.keys() - set(gone))
-        await self._put(company, f"{root}/unused", msgspec.json.encode(left))
+        await _in_thread(self._put, company, f"{root}/unused", msgspec.json.encode(left))
         return Purged(expired, len(gone))
 
     async def companies(self) -> list[str]:
@@ -320,58 +326,72 @@ class WorkspaceStore:
         return sorted(prefix.strip("/") for prefix in found["common_prefixes"])
 
     async def _unused(self, company: str) -> _Unused:
-        path = f"{identity_label(company)}/unused"
-        at = await self._stored_at(path)
+        path = f"{_label(company)}/unused"
+        at = await _in_thread(self._stored_at, path)
         if at is None:
             return _Unused(datetime(1970, 1, 1, tzinfo=UTC))
-        return _Unused(at, msgspec.json.decode(await self._get(company, path), type=frozenset[str]))
+        return _Unused(at, msgspec.json.decode(await _in_thread(self._get, company, path), type=frozenset[str]))
 
-    async def _stays(self, path: str, unused: _Unused) -> bool:
+    def _stays(self, path: str, unused: _Unused) -> bool:
         """Whether an object is stored, and not about to be deleted."""
-        at = await self._stored_at(path)
+        at = self._stored_at(path)
         return at is not None and not unused.has(path, at)
 
-    # objects
+    # objects: these wait for the storage, so only threads call them
 
     def _block(self, company: str, block: str) -> str:
-        name = cipher_of(identity_label(company), self.key).name(block)
-        return f"{identity_label(company)}/blocks/{name[:2]}/{name}"
+        name = cipher_of(_label(company), self.key).name(block)
+        return f"{_label(company)}/blocks/{name[:2]}/{name}"
 
     def _tree(self, company: str, name: str) -> str:
-        return f"{identity_label(company)}/trees/{cipher_of(identity_label(company), self.key).name(name)}"
+        return f"{_label(company)}/trees/{cipher_of(_label(company), self.key).name(name)}"
 
-    async def _stored_at(self, path: str) -> datetime | None:
+    def _stored_at(self, path: str) -> datetime | None:
         """When an object was stored, by the storage's clock; None: it is not there."""
         with self._naming_outages():
             try:
-                found = await obstore.head_async(self.objects, path)
+                found = obstore.head(self.objects, path)
             except (NotFoundError, FileNotFoundError):
                 return None
             return found["last_modified"]
 
-    async def _get(self, company: str, path: str) -> bytes:
+    def _get(self, company: str, path: str) -> bytes:
         with self._naming_outages():
             try:
-                answer = await obstore.get_async(self.objects, path)
-                content = bytes(await answer.bytes_async())
+                content = bytes(obstore.get(self.objects, path).bytes())
             except (NotFoundError, FileNotFoundError):
                 raise _Missing(f"{self.name}: {path} is missing") from None
         try:
-            return cipher_of(identity_label(company), self.key).decrypt(path, content)
+            return cipher_of(_label(company), self.key).decrypt(path, content)
         except NotDecrypted:
             raise WorkspaceDamaged(f"{self.name}: {path} was changed, or encrypted with another key") from None
 
-    async def _put(self, company: str, path: str, content: bytes, *, new: bool = False) -> bool:
+    def _put(self, company: str, path: str, content: bytes, *, new: bool = False) -> bool:
         """Store an object and return True. With `new`, return False if there is one, and leave it as it is."""
-        data = cipher_of(identity_label(company), self.key).encrypt(path, content)
+        data = cipher_of(_label(company), self.key).encrypt(path, content)
         with self._naming_outages():
             try:
-                await obstore.put_async(
-                    self.objects, path, data, mode="create" if new else "overwrite", use_multipart=False
-                )
+                obstore.put(self.objects, path, data, mode="create" if new else "overwrite", use_multipart=False)
             except AlreadyExistsError:
                 return False
         return True
+
+    async def _all(self, work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+        """The results for all items, in their order."""
+        at_once = FILES if isinstance(self.objects, LocalStore) else REQUESTS
+        results: dict[int, _Result] = {}
+        left, ends = iter(enumerate(items)), threading.Event()
+
+        def take() -> None:
+            for number, item in left:
+                if not ends.is_set():
+                    results[number] = work(item)
+
+        try:
+            await asyncio.gather(*(_in_thread(take) for _ in range(min(at_once, len(items)))))
+        finally:
+            ends.set()
+        return [results[number] for number in range(len(items))]
 
     async def _list(self, prefix: str) -> dict[str, datetime]:
         """The objects below a prefix, and when they were stored."""
@@ -403,24 +423,28 @@ def _allows_http() -> bool:
 
 
 def _ledger(run: RunKey) -> str:
-    return "/".join((identity_label(run.company_id), "runs", identity_label(run.agent_id), identity_label(run.run_id)))
+    return "/".join((_label(run.company_id), "runs", _label(run.agent_id), _label(run.run_id)))
 
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0][:300]
 
 
-async def _all(work: Callable[[_Item], Awaitable[_Result]], items: Iterable[_Item]) -> list[_Result]:
-    """The results for all items, in their order, `REQUESTS` at one time."""
-    limit = asyncio.Semaphore(REQUESTS)
+async def _in_thread(
+    work: Callable[_Arguments, _Result], *args: _Arguments.args, **names: _Arguments.kwargs
+) -> _Result:
+    """Call this in a thread of its own, for which a process that ends does not wait.
 
-    async def one(item: _Item) -> _Result:
-        async with limit:
-            return await work(item)
+    Of many small requests each takes a fraction of the CPU time that obstore's coroutines take.
+    """
+    result = Future[_Result]()
+    result.set_running_or_notify_cancel()
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(item)) for item in items]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]
+    def run() -> None:
+        try:
+            result.set_result(work(*args, **names))
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="workspaces", daemon=True).start()
+    return await asyncio.wrap_future(result)

@@ -151,7 +151,7 @@ async def test_after_the_loss_of_a_pod_the_next_attempt_goes_on_from_the_checkpo
     record, tree = await last_tree(store, raw)
     assert (record.kind, record.attempt) == ("end", 2)
     block = digests(tree)["prompt"]
-    (prompt,) = [content async for content in store.blocks(attempt_key(raw).run.company_id, [block])]
+    (prompt,) = await store.blocks(attempt_key(raw).run.company_id, [block])
     assert b'lost while this was at work: "bash: make all"' in prompt
 
 

@@ -56,7 +56,7 @@ async def carried(
 async def contents(store: WorkspaceStore, company: str) -> dict[str, bytes]:
     """All objects by their paths, decrypted and unpacked."""
     found = {each["path"] async for page in obstore.list(store.objects) for each in page}
-    plain = {path: await store._get(company, path) for path in found}
+    plain = {path: store._get(company, path) for path in found}
     return {path: zlib.decompress(each) if "/trees/" in path else each for path, each in plain.items()}
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterable
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,8 +38,8 @@ def record(tree: str, kind: Kind = "checkpoint", attempt: int = 1, *, age: timed
     return Record(attempt, kind, tree, datetime.now(UTC) - age, steps=3, session="ses_1")
 
 
-async def contents(pieces: AsyncIterable[bytes]) -> bytes:
-    return b"".join([piece async for piece in pieces])
+async def contents(pieces: Awaitable[Sequence[bytes]]) -> bytes:
+    return b"".join(await pieces)
 
 
 def files_in(folder: Path) -> dict[Path, bytes]:
@@ -296,7 +296,7 @@ async def test_a_storage_that_is_full_takes_no_more_and_loses_nothing(s3: S3Serv
         with pytest.raises(WorkspacesUnavailable, match=r"^s3://workspaces: "):
             await fill(store, sent)
         assert 10 < len(sent) < 100
-        assert [digest(content) async for content in store.blocks(COMPANY, sent)] == sent
+        assert [digest(content) for content in await store.blocks(COMPANY, sent)] == sent
     finally:
         s3("down")
         s3.up()

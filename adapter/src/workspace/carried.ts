@@ -46,7 +46,7 @@ export interface Carried {
 }
 
 type Host = Pick<AdapterExecutionContext, "agent" | "config" | "context">;
-type Parts = { settings: Settings; helpers: PaperclipHelpers; log: RunLog; outage: OutageLog };
+type Parts = { settings: Settings; helpers: PaperclipHelpers; log: RunLog; outage: OutageLog; limits?: Limits };
 
 const IN_ADVANCED = /^\s*["']?workspace["']?\s*:\s*["']?(shared|carried|ephemeral)\b/m;
 
@@ -57,24 +57,34 @@ function chosen(config: unknown): unknown {
   return own || (typeof advanced === "string" ? IN_ADVANCED.exec(advanced)?.[1] : objectOf(advanced).workspace);
 }
 
-/** Sets `workspace` to `carried` where the configuration leaves it open and the service keeps workspaces. */
-export async function withWorkspace<Context extends Host>(ctx: Context, settings: Settings): Promise<Context> {
-  const { cwd } = objectOf(objectOf(ctx.context).paperclipWorkspace);
-  if (chosen(ctx.config) || !cwd || settings.transcriptsUrl === undefined) return ctx;
-  const base = settings.transcriptsUrl.replace(/\/+$/, "");
-  const limits = await limitsOf(base, { timeout: OPTIONAL_TIMEOUT_MS }).catch(() => undefined);
-  return limits ? { ...ctx, config: { ...objectOf(ctx.config), workspace: "carried" } } : ctx;
+function addressOf({ transcriptsUrl }: Settings): string | undefined {
+  return transcriptsUrl?.replace(/\/+$/, "");
 }
 
 /**
- * The folder of a run; undefined if Paperclip names none. By the configuration it is carried or not; without one it is
- * carried where the service keeps workspaces.
+ * Sets `workspace` to `carried` where the configuration leaves it open and the service keeps workspaces, and returns its
+ * limits then. A service that does not answer keeps none, as far as can be known.
+ */
+export async function withWorkspace<Context extends Host>(
+  ctx: Context,
+  settings: Settings,
+): Promise<{ ctx: Context; limits?: Limits }> {
+  const { cwd } = objectOf(objectOf(ctx.context).paperclipWorkspace);
+  const base = addressOf(settings);
+  if (chosen(ctx.config) || !cwd || base === undefined) return { ctx };
+  const limits = await limitsOf(base, { timeout: OPTIONAL_TIMEOUT_MS }).catch(() => undefined);
+  return limits ? { ctx: { ...ctx, config: { ...objectOf(ctx.config), workspace: "carried" } }, limits } : { ctx };
+}
+
+/**
+ * The folder of a run; undefined if Paperclip names none. By the configuration it is carried or not; where that leaves it
+ * open, by the limits that `withWorkspace` has returned.
  *
  * Rejects with `ConfigurationError`, `NotSent` or `Aborted`.
  */
 export async function carriedFolder(
   { agent, config, context }: Host,
-  { settings, helpers, log, outage }: Parts,
+  { settings, helpers, log, outage, limits: known }: Parts,
   signal?: AbortSignal,
 ): Promise<Carried | undefined> {
   const { workspaceIgnore } = objectOf(config);
@@ -82,8 +92,8 @@ export async function carriedFolder(
   const { cwd } = objectOf(objectOf(context).paperclipWorkspace);
   const ignored = matcher(workspaceIgnore);
   const asked = workspace === "carried";
-  const base = settings.transcriptsUrl?.replace(/\/+$/, "");
-  const limits = await limitsAt(base);
+  const base = addressOf(settings);
+  const limits = asked && base ? await limitsOf(base, { outage, signal }).catch(refuse) : known;
   if (asked && limits === undefined) {
     const remedy =
       "is carried, for which AGENT_RUNS_TRANSCRIPTS_PUBLIC_URL has to name a service with AGENT_RUNS_WORKSPACE_STORE";
@@ -91,15 +101,6 @@ export async function carriedFolder(
   }
   if (base === undefined || typeof cwd !== "string" || cwd === "") return undefined;
   return { out: limits && ((runId) => out(runId, limits)), back };
-
-  /** A service that does not answer keeps no workspaces, as far as can be known. */
-  async function limitsAt(url: string | undefined): Promise<Limits | undefined> {
-    if (url === undefined || !(asked || !workspace)) return undefined;
-    return await limitsOf(url, { outage, signal, timeout: asked ? undefined : OPTIONAL_TIMEOUT_MS }).catch((error) => {
-      if (asked || !(error instanceof StoreError)) throw notSent(error);
-      return undefined;
-    });
-  }
 
   function storeOf(runId: string, signal?: AbortSignal): Store {
     const token = () => workspaceToken(runName(agent.id, runId), agent.companyId, settings);
@@ -116,7 +117,7 @@ export async function carriedFolder(
       });
     const again = (error: unknown) => error instanceof Changed;
     const sent = alone(`${cwd}`, (folder) => repeated(() => send(folder), again, SCANS));
-    const { files, bytes, ...scanned } = await sent.catch((error) => Promise.reject(notSent(error)));
+    const { files, bytes, ...scanned } = await sent.catch(refuse);
     await log.status(`the workspace went out: ${files} files, ${bytes} bytes, of which ${scanned.sent} were sent`);
   }
 
@@ -179,8 +180,8 @@ async function lastTrees(store: Store): Promise<Trees | undefined> {
   return out && end && { out, end };
 }
 
-function notSent(error: unknown): unknown {
-  return error instanceof ConfigurationError || error instanceof Aborted ? error : new NotSent(error);
+function refuse(error: unknown): never {
+  throw error instanceof ConfigurationError || error instanceof Aborted ? error : new NotSent(error);
 }
 
 /** Of Git what it said. */

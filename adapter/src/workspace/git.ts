@@ -30,7 +30,8 @@ const NO_COMMIT = "0".repeat(40);
 const FETCH = ["--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules"];
 
 type Git = Required<Pick<PaperclipHelpers, (typeof NEEDED)[number]>>;
-export type Blocks = (names: readonly string[]) => AsyncGenerator<Buffer, void>;
+/** The contents of the blocks of these files, in their order. */
+export type Blocks = (files: readonly File[]) => AsyncGenerator<Buffer, void>;
 
 export function gitOf(helpers: PaperclipHelpers): Git {
   const missing = NEEDED.filter((name) => helpers[name] === undefined);
@@ -86,6 +87,7 @@ export async function gitFolder(git: Git, folder: string, path: string, temporar
       const value = await run(git, folder, "config", scope, "--get", name).catch(() => "");
       if (value !== "") await run(git, target, "config", name, value);
     }
+  // allow-remote: the agent may publish its branch, where there is one
   await addOrigin(git, target, await run(git, folder, "remote", "get-url", "origin").catch(() => ""));
   for (const name of ["hooks", "info"]) await mkdir(join(target, ".git", name));
   const exclude = await gitPath(git, folder, "info/exclude");
@@ -235,7 +237,7 @@ function filesOf(tree: ReadonlyMap<string, Entry>, path: string, names: RegExp):
 }
 
 async function unpack(files: readonly [string, File][], folder: string, blocks: Blocks): Promise<void> {
-  const content = blocks(files.flatMap(([, file]) => file.blocks));
+  const content = blocks(files.map(([, file]) => file));
   for (const [name, file] of files) {
     await mkdir(dirname(join(folder, name)), { recursive: true });
     await writeContent(join(folder, name), file, content);

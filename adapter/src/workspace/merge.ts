@@ -8,6 +8,7 @@
 
 import { chmod, lstat, mkdir, realpath, rename, rm, rmdir, symlink, unlink } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
+import type { Blocks } from "./git.ts";
 import {
   absent,
   digest,
@@ -15,6 +16,7 @@ import {
   entryAt,
   type File,
   type Found,
+  isAt,
   isGits,
   ROOT,
   same,
@@ -33,7 +35,7 @@ export interface Change {
   /** Of the names of what is put beside a local file. */
   suffix: string;
   ignored(path: string): boolean;
-  blocks(names: readonly string[]): AsyncGenerator<Buffer, void>;
+  blocks: Blocks;
 }
 
 export interface Applied {
@@ -53,9 +55,12 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
     return join(dirname(place), `${short}.${suffix}${number}`);
   };
 
+  /** Whether there is a folder for this, and no link leads to it. */
+  const hasFolder = async (place: string): Promise<boolean> =>
+    (await realpath(`${dirname(place)}/.`).catch(() => undefined)) === dirname(place);
   /** What is there now; nothing below a link. */
   const oursAt = async (place: string, path: string): Promise<Found> =>
-    (await realpath(dirname(place)).catch(absent)) === dirname(place) ? await entryAt(place, path) : undefined;
+    (await hasFolder(place)) ? await entryAt(place, path) : undefined;
 
   /** The folder at `place`, or beside what else is there. */
   async function folder(place: string, path: string): Promise<string> {
@@ -73,7 +78,7 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
   }
   async function placeOf(path: string): Promise<string> {
     const above = dirname(path);
-    if (above === ROOT) return direct(path);
+    if (above === ROOT || (await hasFolder(direct(path)))) return direct(path);
     return join(await folder(await placeOf(above), above), basename(path));
   }
 
@@ -97,11 +102,10 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
     const { path } = entry;
     const was = base.get(path)?.kind === "dir" ? undefined : base.get(path);
     const temporary = join(dirname(await placeOf(path)), `.${suffix}-${digest(Buffer.from(path)).slice(0, 16)}`);
+    let isThere = true;
     try {
-      if (entry.kind === "file") {
-        await writeContent(temporary, entry, content);
-        await chmod(temporary, entry.mode);
-      } else {
+      if (entry.kind === "file") await writeContent(temporary, entry, content);
+      else {
         await rm(temporary, { force: true });
         await symlink(entry.target, temporary);
       }
@@ -112,10 +116,13 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
         const conflict = n > 0 || own !== direct(path);
         if (conflict) conflicts.add(path);
         if (same(ours, entry)) return;
-        if (same(ours, conflict ? undefined : was)) return await rename(temporary, place);
+        if (!same(ours, conflict ? undefined : was)) continue;
+        await rename(temporary, place);
+        isThere = false;
+        return;
       }
     } finally {
-      await rm(temporary, { force: true });
+      if (isThere) await rm(temporary, { force: true });
     }
   }
 
@@ -129,9 +136,10 @@ export async function applyChanges({ root, base, theirs, suffix, ignored, blocks
   for (const entry of changed) if (entry.kind === "dir") await addFolder(entry);
   const missing: Exclude<Entry, { kind: "dir" }>[] = [];
   for (const entry of changed)
-    if (entry.kind !== "dir" && !same(await oursAt(direct(entry.path), entry.path), entry)) missing.push(entry);
+    if (entry.kind !== "dir" && !((await hasFolder(direct(entry.path))) && (await isAt(direct(entry.path), entry))))
+      missing.push(entry);
   const files = missing.filter((entry): entry is File => entry.kind === "file");
-  const content = blocks(files.flatMap((file) => file.blocks));
+  const content = blocks(files);
   for (const entry of missing) await add(entry, content);
 
   for (const { path, ...entry } of changed.reverse()) {

@@ -3,18 +3,32 @@
 import type { OutageLog } from "../log.ts";
 import { objectOf } from "../paperclip.ts";
 import { BackOff, throwIfAborted, withLinkedSignal } from "../waits.ts";
-import { contentOf, decoded, digest, type Entry, encoded, inParallel, type Limits, type Scan } from "./tree.ts";
+import {
+  type Block,
+  blocksOf,
+  contentOf,
+  decoded,
+  digest,
+  type Entry,
+  encoded,
+  type File,
+  inParallel,
+  type Limits,
+  type Scan,
+} from "./tree.ts";
 
 const REQUEST_TIMEOUT_MS = 60_000;
 const OUTAGE_LIMIT_MS = 120_000;
 /** Digests in one question. */
 const ASKED = 10_000;
-/** Bytes of blocks in one request, and how many requests at once. */
-const SENT = 8 * 1024 * 1024;
+/** Blocks in one request or answer, and their bytes. Of a request there are two copies in memory. */
+const BATCH = 512;
+const BATCH_BYTES = 4 * 1024 * 1024;
+/** Requests with blocks at once. */
 const SENDING = 3;
 const ROUNDS = 3;
-/** Blocks in one answer. */
-const READ = 16;
+/** Answers that are requested while one is used. */
+const AHEAD = 2;
 
 export type Kind = "out" | "begin" | "checkpoint" | "end" | "returned";
 
@@ -75,11 +89,12 @@ export class Store {
     let sent = 0;
     for (let round = 1; ; round++) {
       const missing = await this.#missing(names);
-      await inParallel(batches(missing, sources), SENDING, async (batch) => {
+      const blocks = missing.flatMap((name) => sources.get(name) ?? []);
+      await inParallel(batches(blocks), SENDING, async (batch) => {
         const frames: Buffer[] = [];
-        for (const { name, source } of batch) frames.push(length(source.size), await contentOf(source, name));
+        for (const block of batch) frames.push(length(block.size), await contentOf(block));
         await this.#ask("blocks", Buffer.concat(frames));
-        sent += batch.reduce((sum, { source }) => sum + source.size, 0);
+        sent += batch.reduce((sum, { size }) => sum + size, 0);
       });
       try {
         await this.#ask("tree", tree, { "Workspace-Kind": "out" });
@@ -103,21 +118,23 @@ export class Store {
     }
   }
 
-  /** These blocks of a tree, in this order; the next ones are requested meanwhile. */
-  async *blocks(number: number, names: readonly string[]): AsyncGenerator<Buffer, void> {
-    const read = (from: number) => {
-      const batch = names.slice(from, from + READ);
-      const raw = Buffer.concat([ledgerNumber(number), ...batch.map((name) => Buffer.from(name, "hex"))]);
-      const answer = batch.length > 0 ? this.#ask("read", raw).then(({ body }) => unframed(body, batch)) : undefined;
-      answer?.catch(() => undefined); // handled where it is awaited
-      return answer;
+  /** The blocks of these files of a tree, in their order; the next ones are requested meanwhile. */
+  async *blocks(number: number, files: readonly File[]): AsyncGenerator<Buffer, void> {
+    const coming: { batch: Block[]; answer: Promise<Map<string, Buffer>> }[] = [];
+    const next = async function* (): AsyncGenerator<Buffer, void> {
+      const first = coming.shift();
+      const blocks = await first?.answer;
+      for (const { name } of first?.batch ?? []) yield blocks?.get(name) as Buffer;
     };
-    const ahead = [read(0), read(READ), read(2 * READ)];
-    for (let from = 3 * READ, next = ahead.shift(); next !== undefined; from += READ, next = ahead.shift()) {
-      const blocks = await next;
-      ahead.push(read(from));
-      yield* blocks;
+    for (const batch of batches(files.flatMap(blocksOf))) {
+      const names = [...new Set(batch.map(({ name }) => name))];
+      const raw = Buffer.concat([ledgerNumber(number), ...names.map((name) => Buffer.from(name, "hex"))]);
+      const answer = this.#ask("read", raw).then(({ body }) => unframed(body, names));
+      answer.catch(() => undefined); // handled where it is awaited
+      coming.push({ batch, answer });
+      if (coming.length > AHEAD) yield* next();
     }
+    while (coming.length > 0) yield* next();
   }
 
   async returned(number: number): Promise<void> {
@@ -140,34 +157,33 @@ export class Store {
   }
 }
 
-function* batches(names: readonly string[], sources: Scan["sources"]) {
-  let [batch, size]: [{ name: string; source: Scan["sources"] extends Map<string, infer S> ? S : never }[], number] = [
-    [],
-    0,
-  ];
-  for (const name of names) {
-    const source = sources.get(name);
-    if (source === undefined) continue;
-    if (size + source.size > SENT) {
+/** Blocks in the order that they have, each batch of which fits into a request. */
+function* batches<T extends Block>(blocks: Iterable<T>): Generator<T[], void> {
+  let [batch, names, bytes]: [T[], Set<string>, number] = [[], new Set(), 0];
+  for (const block of blocks) {
+    const isNew = !names.has(block.name);
+    if (isNew && names.size > 0 && (bytes + block.size > BATCH_BYTES || names.size === BATCH)) {
       yield batch;
-      [batch, size] = [[], 0];
+      [batch, names, bytes] = [[], new Set(), 0];
     }
-    batch.push({ name, source });
-    size += source.size;
+    batch.push(block);
+    names.add(block.name);
+    if (isNew) bytes += block.size;
   }
   if (batch.length > 0) yield batch;
 }
 
-function unframed(body: Buffer, names: readonly string[]): Buffer[] {
+function unframed(body: Buffer, names: readonly string[]): Map<string, Buffer> {
   let at = 0;
-  return names.map((name) => {
+  const blocks = names.map((name): [string, Buffer] => {
     const end = at + 4 + (at + 4 <= body.length ? body.readUInt32BE(at) : 0);
     const block = body.subarray(at + 4, end);
     if (digest(block) !== name)
       throw new StoreError("damaged", "the workspace service sent a block that is another one");
     at = end;
-    return block;
+    return [name, block];
   });
+  return new Map(blocks);
 }
 
 function length(size: number): Buffer {

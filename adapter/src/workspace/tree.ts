@@ -5,7 +5,7 @@
 
 import { createHash } from "node:crypto";
 import { constants } from "node:fs";
-import { type FileHandle, lstat, open, readdir, readlink, rm } from "node:fs/promises";
+import { type FileHandle, lstat, open, readdir, readlink, unlink } from "node:fs/promises";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { deflate, inflate } from "node:zlib";
@@ -63,6 +63,13 @@ export async function entryAt(place: string, path: string): Promise<Found> {
   return entry?.kind === "file" ? await hashed(place, entry) : entry;
 }
 
+/** Whether exactly this is at `place`. A file of another size or mode is not read. */
+export async function isAt(place: string, entry: Entry): Promise<boolean> {
+  const found = await statedAt(place, entry.path);
+  if (found?.kind !== "file" || entry.kind !== "file") return same(found, entry);
+  return found.mode === entry.mode && found.size === entry.size && same(await hashed(place, found), entry);
+}
+
 async function statedAt(place: string, path: string): Promise<Found> {
   const found = await lstat(place, { bigint: true }).catch(absent);
   if (found === undefined) return undefined;
@@ -100,11 +107,17 @@ async function readBlock(file: FileHandle, position: number, end: number): Promi
   return block.subarray(0, filled);
 }
 
-/** Where a block of a scanned folder is read again. */
-export type Source = { place: string; at: number; size: number };
+/** A block, and where it is in its file. */
+export type Block = { name: string; at: number; size: number };
+/** A block of a scanned folder. */
+export type Source = Block & { place: string };
+
+export function blocksOf({ blocks, size }: File): Block[] {
+  return blocks.map((name, n) => ({ name, at: n * BLOCK, size: Math.min(BLOCK, size - n * BLOCK) }));
+}
 
 /** Rejects with `Changed` if the file has changed since it was scanned. */
-export async function contentOf({ place, at, size }: Source, name: string): Promise<Buffer> {
+export async function contentOf({ name, place, at, size }: Source): Promise<Buffer> {
   const file = await open(place, FLAGS);
   try {
     const content = await readBlock(file, at, at + size);
@@ -174,9 +187,7 @@ export async function scan(
     if (entry.kind !== "file") continue;
     files += 1;
     bytes += entry.size;
-    entry.blocks.forEach((block, n) => {
-      sources.set(block, { place, at: n * BLOCK, size: Math.min(BLOCK, entry.size - n * BLOCK) });
-    });
+    for (const block of blocksOf(entry)) sources.set(block.name, { ...block, place });
   }
   if (bytes > (limits.bytes ?? Number.POSITIVE_INFINITY)) throw tooLarge("bytes", limits.bytes);
   return { entries: found.map(({ entry }) => entry), sources, files, bytes };
@@ -191,20 +202,25 @@ function tooLarge(what: string, limit: number | null): ConfigurationError {
   return new ConfigurationError({ field: FIELD, remedy });
 }
 
-/** Writes the whole file at `place` from the next blocks of `content`. */
+/** Writes the whole file at `place`, where nobody else writes, from the next blocks of `content`. */
 export async function writeContent(
   place: string,
-  { blocks }: File,
+  { blocks, mode }: File,
   content: AsyncGenerator<Buffer, void>,
 ): Promise<void> {
-  await rm(place, { force: true });
-  const file = await open(place, "wx", 0o600);
+  const make = () => open(place, "wx", 0o600);
+  const file = await make().catch(async (error: NodeJS.ErrnoException) => {
+    if (error.code !== "EEXIST") throw error;
+    await unlink(place);
+    return await make();
+  });
   try {
     for (const name of blocks) {
       const { value } = await content.next();
       if (value === undefined) throw new Error(`block ${name} is missing`);
       await file.writeFile(value);
     }
+    await file.chmod(mode);
   } finally {
     await file.close();
   }

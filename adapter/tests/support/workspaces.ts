@@ -1,7 +1,7 @@
 /** A real workspace service, folders and Git repositories, and a pod's real programs, whose files are in a folder. */
 
 import { type ChildProcessByStdio, execFile, execFileSync, spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { lstat, mkdir, readdir, readFile, readlink, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -14,7 +14,7 @@ import { OutageLog, RunLog } from "../../src/log.ts";
 import { loadHelpers, type PaperclipHelpers } from "../../src/paperclip-helpers.ts";
 import { settingsFrom } from "../../src/settings.ts";
 import { mint, runName } from "../../src/tokens.ts";
-import { type Carried, carriedFolder } from "../../src/workspace/carried.ts";
+import { type Carried, carriedFolder, withWorkspace } from "../../src/workspace/carried.ts";
 import { Store } from "../../src/workspace/store.ts";
 import { aRequest, PYTHON, type Request } from "./stack.ts";
 
@@ -30,6 +30,7 @@ export interface Service {
   keyFile: string;
   /** The program of a pod's sidecar. */
   sidecar: string;
+  pid: number;
 }
 
 /** A service for all tests of a file. */
@@ -54,7 +55,7 @@ export async function startService(folder: string, limits: number[] = []): Promi
     createInterface({ input: child.stdout }).once("line", resolve);
     child.once("exit", (code) => reject(new Error(`the service exited with ${code}`)));
   });
-  return { url, keyFile: join(folder, "key.json"), sidecar: join(folder, "sidecar.pyz") };
+  return { url, keyFile: join(folder, "key.json"), sidecar: join(folder, "sidecar.pyz"), pid: child.pid ?? 0 };
 }
 
 const services: ChildProcessByStdio<Writable, Readable, null>[] = [];
@@ -126,6 +127,42 @@ export async function contents(folder: string, withGit = false): Promise<{ [path
   return found;
 }
 
+/** Runs a program, and says on standard error what it has taken. */
+const MEASURE = `
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:]).returncode
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(f"{used.ru_utime + used.ru_stime:.1f} s CPU, {used.ru_maxrss // 1024} MiB at most", file=sys.stderr)
+sys.exit(code)
+`;
+let podsUsage = "";
+
+/** Seconds of `work`, and CPU time and memory of each process that takes part. */
+export async function usage(service: Service, work: () => Promise<void>): Promise<string> {
+  const ofService = () => {
+    const [, after = ""] = readFileSync(`/proc/${service.pid}/stat`, "utf8").split(") ");
+    const [user, system] = after.split(" ").slice(11, 13).map(Number) as [number, number];
+    return (user + system) / 100;
+  };
+  writeFileSync(`/proc/${service.pid}/clear_refs`, "5");
+  const [began, cpu, before] = [performance.now(), process.cpuUsage(), ofService()];
+  let rss = 0;
+  const timer = setInterval(() => {
+    rss = Math.max(rss, process.memoryUsage.rss());
+  }, 20);
+  podsUsage = "";
+  await work();
+  clearInterval(timer);
+  const { user, system } = process.cpuUsage(cpu);
+  const peak = /VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${service.pid}/status`, "utf8"))?.[1];
+  return [
+    `${((performance.now() - began) / 1000).toFixed(1)} s`,
+    `plugin ${((user + system) / 1e6).toFixed(1)} s CPU, ${Math.round(rss / 2 ** 20)} MiB`,
+    `service ${(ofService() - before).toFixed(1)} s CPU, ${Math.round(Number(peak) / 1024)} MiB`,
+    ...(podsUsage ? [`pod ${podsUsage}`] : []),
+  ].join("; ");
+}
+
 /** One run: its folder on Paperclip's side, and the agent's in the pod. */
 export class Case {
   readonly runId: string;
@@ -160,7 +197,8 @@ export class Case {
     const log = new RunLog(async (_, chunk) => void this.lines.push(chunk));
     const context = { paperclipWorkspace: { cwd: this.#folder } };
     const host = { agent: this.agent, config: { ...this.#config }, context };
-    const parts = { settings, helpers: this.#helpers, log, outage: new OutageLog(log, "again") };
+    const { limits } = await withWorkspace(host, settings);
+    const parts = { settings, helpers: this.#helpers, log, outage: new OutageLog(log, "again"), limits };
     const carried = await carriedFolder(host, parts);
     if (carried === undefined) throw new Error("the folder is not carried");
     return carried;
@@ -168,8 +206,12 @@ export class Case {
 
   /** Sends the folder, and makes it in the pod. */
   async out(): Promise<void> {
-    await (await this.carried()).out?.(this.runId);
+    await this.send();
     await this.restore();
+  }
+
+  async send(): Promise<void> {
+    await (await this.carried()).out?.(this.runId);
   }
 
   async back(): Promise<void> {
@@ -207,8 +249,10 @@ export class Case {
     const [config, token] = [join(own, "workspace.json"), await this.#token(attempt)];
     await writeFile(config, JSON.stringify({ url: this.#service.url, token, roots: { workspace: this.pod }, ...more }));
     const argv = ["-I", "-S", this.#service.sidecar, command, config];
-    const running = promisify(execFile)(PYTHON, argv, { cwd: own, maxBuffer: 1024 * 1024 });
+    const running = promisify(execFile)(PYTHON, ["-c", MEASURE, PYTHON, ...argv], { cwd: own, maxBuffer: 1024 * 1024 });
     running.child.stdin?.end(input);
-    return (await running).stdout;
+    const { stdout, stderr } = await running;
+    podsUsage = stderr.trim();
+    return stdout;
   }
 }

@@ -45,6 +45,16 @@ def test_a_tree_is_made_as_it_was_and_only_once(pod: Pod, other: Pod, service: S
     assert service.asked["read"] == asked + 1  # the tree alone
 
 
+def test_equal_blocks_come_once(pod: Pod, other: Pod, service: Service) -> None:
+    with (pod.workspace / "sparse").open("wb") as file:
+        file.truncate(64 * BLOCK + 1)
+    (pod.workspace / "other").write_bytes(bytes(BLOCK))
+    pod.keeper().end()
+    assert other.restore()[0] == 0
+    assert content(other.workspace) == content(pod.workspace)
+    assert service.asked["read"] == 2  # the tree, and all blocks
+
+
 def test_what_is_not_in_the_tree_goes_and_no_link_is_followed(pod: Pod, other: Pod, tmp_path: Path) -> None:
     fill(pod)
     pod.keeper().end()

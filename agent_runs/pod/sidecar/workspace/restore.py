@@ -298,6 +298,11 @@ def _finish(file: int, entry: Mapping[str, Any]) -> None:
 def fetching(config: Mapping[str, Any], number: int) -> Fetch:
     """Fetches blocks of the tree with this number, the next ones while the last ones are used."""
 
+    def read(store: Store, batch: Sequence[str]) -> list[bytes]:
+        names = list(dict.fromkeys(batch))
+        contents = dict(zip(names, store.blocks(number, names), strict=True))
+        return [contents[name] for name in batch]
+
     def fetch(blocks: Sequence[Block]) -> Generator[bytes, None, None]:
         with contextlib.ExitStack() as stack:
             stores = [Store(config, _retrying(config)) for _ in range(CONNECTIONS)]
@@ -307,7 +312,7 @@ def fetching(config: Mapping[str, Any], number: int) -> Fetch:
             coming = list[Future[list[bytes]]]()
             for place, batch in enumerate(_batches(blocks)):
                 ready = coming.pop(0).result() if len(coming) == CONNECTIONS else ()
-                coming.append(pool.submit(stores[place % CONNECTIONS].blocks, number, batch))
+                coming.append(pool.submit(read, stores[place % CONNECTIONS], batch))
                 yield from ready
             for answer in coming:
                 yield from answer.result()
@@ -316,13 +321,17 @@ def fetching(config: Mapping[str, Any], number: int) -> Fetch:
 
 
 def _batches(blocks: Sequence[Block]) -> Iterator[list[str]]:
-    batch, size = list[str](), 0
+    """Blocks that are equal count once, so that a hole of a file is a block, whatever its size."""
+    batch, names, size = list[str](), set[str](), 0
     for block in blocks:
-        if batch and (size + block.size > BATCH or len(batch) == BLOCKS_READ):
+        more = 0 if block.digest in names else block.size
+        if names and more and (size + more > BATCH or len(names) == BLOCKS_READ):
             yield batch
-            batch, size = [], 0
+            batch, names, size = [], set(), 0
+            more = block.size
         batch.append(block.digest)
-        size += block.size
+        names.add(block.digest)
+        size += more
     if batch:
         yield batch
 
