@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agent_runs.contracts.ignore import expression
 from agent_runs.pod.sidecar.workspace import database, scan
 from agent_runs.pod.sidecar.workspace.scan import BLOCK, Scanner
 from agent_runs.workspace.tree import digest, read_tree
@@ -149,7 +150,7 @@ def test_patterns_are_relative_to_the_workspace(work: Path, session: Path) -> No
         (work / path).write_bytes(b"1")
     (session / "x.log").write_bytes(b"1")
     roots = {"workspace": str(work), "session/db": str(session)}
-    scanner = Scanner(roots, ["node_modules", "*.log"])
+    scanner = Scanner(roots, list(map(expression, ["/node_modules", "*.log"])))
     assert names(scanner) == {"lib", "lib/node_modules", "lib/node_modules/c", "lib/z"}
     assert "session/db/x.log" in scanned(scanner)
 

@@ -6,7 +6,6 @@ A file that is as it was in the scan before is not read again; the rule for that
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import hashlib
 import json
 import os
@@ -79,12 +78,12 @@ class Scanner:
 
     Args:
         roots: absolute paths by their places in the tree.
-        ignore: patterns of what is left out, relative to `workspace`.
+        ignore: regular expressions of what is left out, relative to `workspace`.
     """
 
     def __init__(self, roots: Mapping[str, str], ignore: Sequence[str] = ()) -> None:
         self._roots = {place: roots[place] for place in sorted(roots, key=_order)}
-        self._ignored = re.compile("|".join(map(fnmatch.translate, ignore))) if ignore else None
+        self._ignored = re.compile("|".join(ignore), re.DOTALL) if ignore else None
         self._index = dict[str, _Known]()
         self._last = dict[str, str]()  # of the tree that was stored last
         self._copies = dict[str, int]()
@@ -188,7 +187,7 @@ class Scanner:
 
     def _is_ignored(self, path: str) -> bool:
         top, _, rest = path.partition("/")
-        return self._ignored is not None and top == "workspace" and self._ignored.match(rest) is not None
+        return self._ignored is not None and top == "workspace" and self._ignored.fullmatch(rest) is not None
 
     def _leave_out(self, path: str, reason: str) -> None:
         self.warnings.add(path, f"left out: {reason}")
