@@ -15,14 +15,6 @@ from tests.pod.workspace.pods import Pod, content
 from tests.pod.workspace.service import Run, Service
 
 
-@pytest.fixture
-def other(run: Run, tmp_path: Path) -> Iterator[Pod]:
-    """The next pod of the run."""
-    pod = Pod(run, tmp_path / "other")
-    yield pod
-    pod.clean_up()
-
-
 def fill(pod: Pod) -> None:
     (pod.workspace / "src" / "empty").mkdir(parents=True)
     (pod.workspace / "src" / "main.py").write_bytes(b"print()\n")
