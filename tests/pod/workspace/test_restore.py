@@ -3,11 +3,8 @@
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-
-import pytest
 
 from agent_runs.pod.sidecar.workspace.scan import BLOCK
 from tests.pod.workspace.databases import INSERT, repeating, writing
