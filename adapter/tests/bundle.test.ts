@@ -48,11 +48,11 @@ test("its second folder has the type of Paperclip's own OpenCode adapter, in the
   expect(found).toEqual({ types: ["opencode_k8s", "opencode_local", "opencode_local"], same: [true, false] });
 });
 
-test("the form is ten fields with words: units of amounts, and what each choice means", async () => {
+test("the form is eleven fields with words: units of amounts, and what each choice means", async () => {
   const program = 'console.log(JSON.stringify((await import("./index.js")).createServerAdapter().getConfigSchema()))';
   type Field = { key: string; label: string; type: string; options?: { label: string; value: string }[] };
   const { fields } = (await outputOf(program)) as { fields: Field[] };
-  expect(fields).toHaveLength(10);
+  expect(fields).toHaveLength(11);
   expect(fields.at(-1)).toMatchObject({
     key: "advanced",
     type: "textarea",

@@ -10,7 +10,7 @@ import { buffer } from "node:stream/consumers";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { Aborted } from "../src/waits.ts";
 import { NotReturned } from "../src/workspace/carried.ts";
-import { matcher } from "../src/workspace/tree.ts";
+import { matcher } from "../src/workspace/ignore.ts";
 import { listening } from "./support/stack.ts";
 import { Case, contents, put, refusal, temporary, workspaceService } from "./support/workspaces.ts";
 
@@ -127,23 +127,29 @@ describe("out", () => {
 
   test("a folder that is not there, and a wrong list of patterns, are refused", async () => {
     expect(await refusal(new Case(service, "/nowhere").out())).toContain('names "/nowhere", which is no folder');
-    expect(await refusal(new Case(service, "/", {}, { workspaceIgnore: "a" }).carried())).toBe(
+    expect(await refusal(new Case(service, "/", {}, { workspaceIgnore: { a: 1 } }).carried())).toBe(
       "config.workspaceIgnore must be a list of patterns",
     );
   });
 });
 
-test.each([
-  ["a", "a", true],
-  ["a", "a/b/c", true],
-  ["a", "ab", false],
-  ["*.log", "x/y.log", true],
-  ["?.t[!sx]", "a.tt", true],
-  ["?.t[!sx]", "a.ts", false],
-  ["[a-c]+", "b+", true],
-  ["a.b", "axb", false],
-])("the pattern %s and the path %s: %s", (pattern, path, matches) => {
+const cases: { matches: [string, string, boolean][]; refused: [string, string][] } = JSON.parse(
+  readFileSync(new URL("../../tests/fixtures/ignore.json", import.meta.url), "utf8"),
+);
+
+test.each(cases.matches)("the pattern %s and the path %s: %s", (pattern, path, matches) => {
   expect(matcher([pattern])(`workspace/${path}`)).toBe(matches);
+});
+
+test.each(cases.refused)("the pattern %s is refused by name", (pattern, fault) => {
+  const refused = `config.workspaceIgnore has ${JSON.stringify(pattern)}, which ${fault}`;
+  expect(() => matcher([pattern])).toThrow(refused);
+});
+
+test("a text area has a pattern in each line", () => {
+  const ignored = matcher("# comment\n\n node modules \r\n*.log\n");
+  const paths = ["node modules/a", "b.log", "# comment", "c"].map((path) => `workspace/${path}`);
+  expect(paths.map(ignored)).toEqual([true, true, false, false]);
 });
 
 describe("whether a folder is carried", () => {

@@ -106,6 +106,13 @@ CAPTIONS: Final[dict[str, tuple[Caption, ...]]] = {
             },
         ),
         Caption(
+            "workspaceIgnore",
+            "Files and folders that stay where they are when a folder is carried: they are not sent to the pod, those "
+            "that the agent makes do not come back, and none is deleted. A pattern in each line, as in .gitignore, but "
+            "without ! and backslashes, such as node_modules or /build/*.log.",
+            "What is not carried (patterns)",
+        ),
+        Caption(
             "keepWarmSec",
             "Seconds that the pod of an agent that has succeeded waits for the agent's next run, which then needs no "
             "new pod and no start of OpenCode; 0: it is deleted at once. OpenCode needs the transport serve or auto; "

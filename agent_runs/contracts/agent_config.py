@@ -30,8 +30,19 @@ CONFIGURATION: Final = AgentConfig.model_json_schema()
 
 TOP_LEVEL: Final = frozenset(
     {
-        *("agent", "image", "workspace", "dangerouslySkipPermissions", "keepWarmSec", "maxCostUsd", "onBusy"),
-        *("timeoutSec", "graceSec", "advanced", "model", "effort", "thinkingEffort", "env", "extraArgs", "taskQueue"),
+        *("agent", "image", "workspace", "workspaceIgnore", "dangerouslySkipPermissions", "keepWarmSec", "maxCostUsd"),
+        *(
+            "onBusy",
+            "timeoutSec",
+            "graceSec",
+            "advanced",
+            "model",
+            "effort",
+            "thinkingEffort",
+            "env",
+            "extraArgs",
+            "taskQueue",
+        ),
         *("promptTemplate", "bootstrapPromptTemplate", "instructionsFilePath", "instructionsRootPath"),
         *("instructionsBundleMode", "paperclipRuntimeSkills", "paperclipSkillSync"),
     }

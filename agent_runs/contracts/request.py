@@ -24,6 +24,7 @@ from pydantic import (
 
 from agent_runs.contracts.base import Contract, PaperclipContract
 from agent_runs.contracts.identity import RunKey
+from agent_runs.contracts.ignore import expression
 from agent_runs.contracts.pod_options import Affinity, ExtraVolumes, ObjectName, SpreadConstraints, from_json
 from agent_runs.contracts.pod_template import PodTemplate
 from agent_runs.contracts.syntax import (
@@ -113,6 +114,26 @@ def _variable_names(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
 def _words(value: object) -> object:
     """A list, or the words of a text area: each in a line of its own, or separated by commas or spaces."""
     return [word for word in re.split(r"[\s,]+", value) if word] if isinstance(value, str) else value
+
+
+def _pattern_lines(value: object) -> object:
+    """A list, or the lines of a text area, without those that are blank or a comment."""
+    lines = value.splitlines() if isinstance(value, str) else () if value is None else value
+    if not isinstance(lines, list | tuple):
+        return value
+    trimmed = [line.strip() if isinstance(line, str) else line for line in lines]
+    return [line for line in trimmed if line and not str(line).startswith("#")]
+
+
+def _usable_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    if sum(map(len, patterns)) > TEXT_LIMIT:
+        raise refuse(f"must not have more than {TEXT_LIMIT} characters together")
+    for pattern in patterns:
+        try:
+            expression(pattern)
+        except ValueError as fault:
+            raise refuse(f"has {json.dumps(pattern[:80], ensure_ascii=False)}, which {fault}") from None
+    return patterns
 
 
 def _json_object(value: object) -> object:
@@ -260,6 +281,12 @@ class RunConfig(ShortTexts):
     infrastructure_retries: Annotated[int, BeforeValidator(_number_not_flag), Field(ge=0, le=10)] = 2
     cwd: OptionalText = None
     workspace: Literal["auto", "shared", "carried", "ephemeral"] = "auto"
+    workspace_ignore: Annotated[
+        tuple[str, ...],
+        AfterValidator(_usable_patterns),
+        BeforeValidator(_pattern_lines),
+        BeforeValidator(_bounded_area),
+    ] = ()
     skills: Literal["folders", "inline"] = "folders"
     namespace: Annotated[Namespace | None, BeforeValidator(_blank_is_absent)] = None
     image: OptionalText = None

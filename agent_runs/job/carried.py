@@ -11,6 +11,7 @@ import msgspec
 
 from agent_runs.agents.profile import AgentProfile
 from agent_runs.contracts.errors import WorkspaceNotCarried, WorkspaceStoreUnavailable
+from agent_runs.contracts.ignore import expression
 from agent_runs.contracts.messages import CreateJob, Restored
 from agent_runs.contracts.pod import HOME_DIRECTORY
 from agent_runs.job.agent_pod import is_opencode, working_directory
@@ -66,6 +67,7 @@ class CarriedWorkspaces:
             "token": self.tokens.mint_workspace(input.attempt, TOKEN_LIFETIME),
             "restore": number,
             "roots": roots(input, self.agents),
+            "ignore": [expression(pattern) for pattern in input.config.workspace_ignore],
         }
         restored = Restored(number=number, attempt=from_record.attempt, steps=from_record.steps, at=from_record.at)
         return Carried(json.dumps(config).encode(), restored)

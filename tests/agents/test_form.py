@@ -13,6 +13,7 @@ INPUTS = {
     "image": "text",
     "dangerouslySkipPermissions": "toggle",
     "workspace": "select",
+    "workspaceIgnore": "textarea",
     "keepWarmSec": "number",
     "maxCostUsd": "number",
     "onBusy": "select",
@@ -42,7 +43,7 @@ def test_every_agent_is_documented_with_what_it_can_do() -> None:
     assert [line.partition(":")[0].removeprefix("- ") for line in take_messages] == ["opencode", "claude", "codex"]
 
 
-def test_the_form_has_ten_fields_and_one_of_them_holds_all_others() -> None:
+def test_the_form_has_eleven_fields_and_one_of_them_holds_all_others() -> None:
     assert [(field["key"], field["type"]) for field in FIELDS] == list(INPUTS.items())
     assert [field["key"] for field in FIELDS if not (field["label"] and field["hint"].endswith("."))] == []
 

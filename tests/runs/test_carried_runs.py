@@ -105,6 +105,17 @@ async def test_the_folder_is_there_and_what_the_agent_did_is_kept(carried: tuple
     assert "workspace/link" in {each.path for each in tree.entries}
 
 
+async def test_what_workspace_ignore_names_is_in_no_checkpoint(carried: tuple[System, WorkspaceStore]) -> None:
+    system, store = carried
+    work = "cat > /dev/null; mkdir -p x/node_modules/a; touch x/node_modules/a/b new.log new"
+    raw = agent(system, f"{work}; {answer_script('Done.')}", workspaceIgnore="node_modules\n*.log")
+    await sent(store, raw, {"kept": b"one"})
+    assert (await system.outcome(raw)).failure is None
+    _, tree = await last_tree(store, raw)
+    paths = {each.path for each in tree.entries if each.path.startswith("workspace/")}
+    assert paths == {"workspace/kept", "workspace/new", "workspace/x"}
+
+
 async def test_what_an_agent_left_is_written_into_a_new_folder(
     carried: tuple[System, WorkspaceStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

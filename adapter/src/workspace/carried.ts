@@ -13,9 +13,10 @@ import type { Settings } from "../settings.ts";
 import { runName, workspaceToken } from "../tokens.ts";
 import { Aborted, throwIfAborted } from "../waits.ts";
 import { type Blocks, gitFolder, gitOf, repositories, takeCommits, withTemporary } from "./git.ts";
+import { matcher } from "./ignore.ts";
 import { applyChanges } from "./merge.ts";
 import { limitsOf, type Recorded, Store, StoreError } from "./store.ts";
-import { absent, Changed, FIELD, type Limits, matcher, ROOT, scan } from "./tree.ts";
+import { absent, Changed, FIELD, type Limits, ROOT, scan } from "./tree.ts";
 
 /** For a service that need not keep workspaces. */
 const OPTIONAL_TIMEOUT_MS = 10_000;

@@ -275,20 +275,3 @@ function textOf(name: Buffer): string | undefined {
   const text = name.toString();
   return Buffer.from(text).equals(name) ? text : undefined;
 }
-
-/** Whether a pattern matches a path in the working directory or a folder of it, as Python's `fnmatch` does: `*` matches `/`, too. */
-export function matcher(patterns: unknown): (path: string) => boolean {
-  if (!(patterns === undefined || (Array.isArray(patterns) && patterns.every((each) => typeof each === "string"))))
-    throw new ConfigurationError({ field: "config.workspaceIgnore", remedy: "must be a list of patterns" });
-  const rules = (patterns ?? []).map((pattern: string) => {
-    const source = pattern.replace(/\[(!?)(\]?[^\]]*)\]|[\\^$.*+?()[\]{}|]/g, (found, not?: string, set?: string) => {
-      if (set) return `[${not ? "^" : ""}${set.replace(/[\\\]^[]/g, "\\$&")}]`;
-      return { "*": ".*", "?": "." }[found as "*" | "?"] ?? `\\${found}`;
-    });
-    return new RegExp(`^${source}$`, "su");
-  });
-  const matches = (path: string): boolean =>
-    rules.some((rule: RegExp) => rule.test(path)) ||
-    (path.includes("/") && matches(path.slice(0, path.lastIndexOf("/"))));
-  return (path) => rules.length > 0 && matches(path.slice(ROOT.length + 1));
-}

@@ -25,3 +25,11 @@ def pod(run: Run, tmp_path: Path) -> Iterator[Pod]:
     pod = Pod(run, tmp_path / "pod")
     yield pod
     pod.clean_up()
+
+
+@pytest.fixture
+def other(run: Run, tmp_path: Path) -> Iterator[Pod]:
+    """The next pod of the run."""
+    pod = Pod(run, tmp_path / "other")
+    yield pod
+    pod.clean_up()

@@ -1,6 +1,7 @@
 """The process that takes checkpoints."""
 
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -129,6 +130,27 @@ def test_a_token_that_is_refused_is_named(pod: Pod) -> None:
     assert pod.keeper(token="none").end()["error"]["code"] == "token_refused"
 
 
+def test_what_cannot_be_read_stays_as_the_pod_began_with_it(pod: Pod, other: Pod, run: Run) -> None:
+    for name in ("folder/a", "b", "gone"):
+        (pod.workspace / name).parent.mkdir(exist_ok=True)
+        (pod.workspace / name).write_bytes(name.encode())
+    pod.keeper().end()
+    before = run.tree()
+    assert other.restore()[0] == 0
+    shutil.rmtree(other.workspace / "folder")
+    (other.workspace / "b").unlink()
+    (other.workspace / "gone").unlink()
+    os.mkfifo(other.workspace / "folder")
+    os.mkfifo(other.workspace / "b")
+    line = other.keeper().step()
+    after = run.tree()
+    assert line["error"] is None
+    assert line["warnings"] == [
+        f"workspace/{name}: as it was before: it is no file, folder or link" for name in ("b", "folder")
+    ]
+    assert {path: entry for path, entry in before.items() if path != "workspace/gone"} == after
+
+
 def test_blocks_that_the_store_has_lost_are_sent_again(pod: Pod, run: Run, service: Service) -> None:
     (pod.workspace / "a").write_bytes(b"one")
     keeper = pod.keeper()
@@ -232,9 +254,10 @@ def test_a_killed_keeper_leaves_whole_checkpoints(pod: Pod, run: Run, service: S
 
 
 def test_its_line_is_short_whatever_the_agent_does(pod: Pod) -> None:
+    keeper = pod.keeper()
+    keeper.step()
     for number in range(300):
         os.mkfifo(pod.workspace / f"{number:03}{'é' * 120}")
-    keeper = pod.keeper()
     keeper.tell("end 1 " + "s" * 200)
     assert keeper.process.stdout
     line = keeper.process.stdout.readline()

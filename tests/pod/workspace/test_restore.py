@@ -3,24 +3,13 @@
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-
-import pytest
 
 from agent_runs.pod.sidecar.workspace.scan import BLOCK
 from tests.pod.workspace.databases import INSERT, repeating, writing
 from tests.pod.workspace.pods import Pod, content
 from tests.pod.workspace.service import Run, Service
-
-
-@pytest.fixture
-def other(run: Run, tmp_path: Path) -> Iterator[Pod]:
-    """The next pod of the run."""
-    pod = Pod(run, tmp_path / "other")
-    yield pod
-    pod.clean_up()
 
 
 def fill(pod: Pod) -> None:

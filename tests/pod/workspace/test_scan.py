@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agent_runs.contracts.ignore import expression
 from agent_runs.pod.sidecar.workspace import database, scan
 from agent_runs.pod.sidecar.workspace.scan import BLOCK, Scanner
 from agent_runs.workspace.tree import digest, read_tree
@@ -78,6 +80,37 @@ def test_what_is_no_file_folder_or_link_is_left_out_and_named(work: Path, scanne
         "workspace/socket: left out: it is no file, folder or link",
         "workspace/\\xff\\xfe: left out: its name is not UTF-8",
     ]
+
+
+def test_what_cannot_be_read_stays_as_it_was_with_all_below_it(work: Path, scanner: Scanner) -> None:
+    (work / "folder/deep").mkdir(parents=True)
+    (work / "folder/deep/file").write_bytes(b"1")
+    (work / "file").write_bytes(b"1")
+    (work / "folder-2").write_bytes(b"1")
+    before = scanned(scanner)
+    scanner.is_stored()
+    shutil.rmtree(work / "folder")
+    os.mkfifo(work / "folder")
+    (work / "file").unlink()
+    os.mkfifo(work / "file")
+    os.mkfifo(work / "new")
+    after = scanned(scanner)
+    assert after == before
+    assert list(after) == list(before)
+    assert scanner.warnings.texts() == [
+        "workspace/file: as it was before: it is no file, folder or link",
+        "workspace/folder: as it was before: it is no file, folder or link",
+        "workspace/new: left out: it is no file, folder or link",
+    ]
+
+
+def test_a_workspace_that_is_exchanged_for_a_link_stays_as_it_was(work: Path, scanner: Scanner) -> None:
+    (work / "file").write_bytes(b"1")
+    before = scanned(scanner)
+    scanner.is_stored()
+    shutil.rmtree(work)
+    work.symlink_to("/etc")
+    assert scanned(scanner) == before
 
 
 def test_the_first_twenty_are_named_and_the_others_counted(work: Path, scanner: Scanner) -> None:
@@ -149,7 +182,7 @@ def test_patterns_are_relative_to_the_workspace(work: Path, session: Path) -> No
         (work / path).write_bytes(b"1")
     (session / "x.log").write_bytes(b"1")
     roots = {"workspace": str(work), "session/db": str(session)}
-    scanner = Scanner(roots, ["node_modules", "*.log"])
+    scanner = Scanner(roots, list(map(expression, ["/node_modules", "*.log"])))
     assert names(scanner) == {"lib", "lib/node_modules", "lib/node_modules/c", "lib/z"}
     assert "session/db/x.log" in scanned(scanner)
 

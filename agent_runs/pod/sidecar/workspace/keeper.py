@@ -38,7 +38,7 @@ class Keeper:
 
     def __init__(self, config: dict[str, Any], commands: int) -> None:
         self._store = Store(config, self._may_try_again)
-        self._scanner = Scanner(config["roots"], config.get("ignore") or ())
+        self._scanner = Scanner(config["roots"], config.get("ignore") or (), self._stored_tree)
         self._interval = float(config.get("interval", INTERVAL))
         self._retry_seconds = float(config.get("retry_sec", RETRY_SECONDS))
         self._commands = commands
@@ -131,6 +131,10 @@ class Keeper:
             self._stored, self._last = digest, {"number": number, "steps": steps}
             return sent
         raise Refused(UNAVAILABLE, "the store loses blocks as they are sent")
+
+    def _stored_tree(self) -> bytes:
+        """With which the pod began, or which an earlier keeper has stored."""
+        return self._store.tree(0)
 
     def _send(self) -> int:
         """Send what the store lacks of the tree. A file that changes meanwhile is read again, a few times."""

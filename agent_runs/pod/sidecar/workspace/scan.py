@@ -6,7 +6,6 @@ A file that is as it was in the scan before is not read again; the rule for that
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import hashlib
 import json
 import os
@@ -14,7 +13,7 @@ import re
 import stat
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from agent_runs.pod.sidecar.workspace import database
@@ -34,6 +33,7 @@ COPIES = 16
 NAMED = 20
 """Things that were left out and are named."""
 NAME_LIMIT, REASON_LIMIT = 120, 200
+_EMPTY = b'{"entries":[]}'
 _SIGNATURE = struct.Struct("<QQQqqIQQq")
 
 
@@ -79,14 +79,20 @@ class Scanner:
 
     Args:
         roots: absolute paths by their places in the tree.
-        ignore: patterns of what is left out, relative to `workspace`.
+        ignore: regular expressions of what is left out, relative to `workspace`.
+        stored: returns the tree that is stored, as JSON. Asked only if something cannot be read, and no tree that was
+            scanned here is stored.
     """
 
-    def __init__(self, roots: Mapping[str, str], ignore: Sequence[str] = ()) -> None:
+    def __init__(
+        self, roots: Mapping[str, str], ignore: Sequence[str] = (), stored: Callable[[], bytes] = lambda: _EMPTY
+    ) -> None:
         self._roots = {place: roots[place] for place in sorted(roots, key=_order)}
-        self._ignored = re.compile("|".join(map(fnmatch.translate, ignore))) if ignore else None
+        self._ignored = re.compile("|".join(ignore), re.DOTALL) if ignore else None
         self._index = dict[str, _Known]()
         self._last = dict[str, str]()  # of the tree that was stored last
+        self._stored: Callable[[], bytes] | None = stored
+        self._unread = dict[str, str]()
         self._copies = dict[str, int]()
         self._kept = dict[str, bytes]()
         self._buffer = bytearray(BLOCK)
@@ -108,15 +114,17 @@ class Scanner:
     def is_stored(self) -> None:
         """The store has this tree."""
         self._last = {path: known.text for path, known in self._index.items()}
+        self._stored = None
 
     def is_lost(self) -> None:
         """The store lacks something of the tree that it had."""
         self._last = {}
 
     def scan(self) -> None:
-        """Read what has changed."""
+        """Read what has changed. What cannot be read stays as the stored tree has it, or is left out."""
         self.close()
         self.warnings = Warnings()
+        self._unread.clear()
         self._began = time.time_ns()
         before, self._index = self._index, {}
         for place, path in self._roots.items():
@@ -127,7 +135,22 @@ class Scanner:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                self._leave_out(place, _reason(error))
+                self._unread[place] = _reason(error)
+        if self._unread:
+            self._settle_unread()
+
+    def _settle_unread(self) -> None:
+        """Have what could not be read, and all below it, as the stored tree has it: it was not deleted."""
+        if self._stored is not None:
+            entries = json.loads(self._stored())["entries"]
+            self._last, self._stored = {entry["path"]: json.dumps(entry) for entry in entries}, None
+        kept = {path: _Known(text) for path, text in self._last.items() if any(map(self._unread.get, _parts(path)))}
+        if kept:
+            above = {part for path in kept for part in _parts(path)}
+            folders = {path: _Known(self._last[path]) for path in above if path in self._last}
+            self._index = dict(sorted({**folders, **kept, **self._index}.items(), key=lambda each: _order(each[0])))
+        for path, reason in self._unread.items():
+            self.warnings.add(path, f"as it was before: {reason}" if path in kept else f"left out: {reason}")
 
     def close(self) -> None:
         """Forget the copies of databases and contents that were kept."""
@@ -140,7 +163,7 @@ class Scanner:
         about = os.stat(name, dir_fd=parent, follow_symlinks=False)
         is_folder = stat.S_ISDIR(about.st_mode)
         if not is_folder and not (stat.S_ISREG(about.st_mode) and "/" in place):
-            self._leave_out(place, "it is no folder")
+            self._unread[place] = "it is no folder"
             return
         parts = place.split("/")
         for depth in range(1, len(parts)):
@@ -168,7 +191,7 @@ class Scanner:
             if name in beside or self._is_ignored(inner):
                 continue
             if fault := _fault(inner, about, device, depth):
-                self._leave_out(inner, fault)
+                self._unread[inner] = fault
                 continue
             try:
                 if stat.S_ISDIR(about.st_mode):
@@ -184,18 +207,15 @@ class Scanner:
             except FileNotFoundError:
                 continue  # deleted meanwhile
             except OSError as error:
-                self._leave_out(inner, _reason(error))
+                self._unread[inner] = _reason(error)
 
     def _is_ignored(self, path: str) -> bool:
         top, _, rest = path.partition("/")
-        return self._ignored is not None and top == "workspace" and self._ignored.match(rest) is not None
-
-    def _leave_out(self, path: str, reason: str) -> None:
-        self.warnings.add(path, f"left out: {reason}")
+        return self._ignored is not None and top == "workspace" and self._ignored.fullmatch(rest) is not None
 
     def _link(self, target: str, path: str) -> None:
         if not _is_text(target) or not 0 < len(target.encode()) <= MAX_PATH:
-            self._leave_out(path, "its target is not UTF-8")
+            self._unread[path] = "its target is not UTF-8"
             return
         self._index[path] = _Known(f'{{"kind":"link","path":{json.dumps(path)},"target":{json.dumps(target)}}}')
 
@@ -222,7 +242,7 @@ class Scanner:
         try:
             return self._read(folder, name, path, wal)
         except database.NotCopied as error:
-            self._keep_last(path, str(error))
+            self._unread[path] = str(error)
             return True
 
     def _read(
@@ -282,7 +302,7 @@ class Scanner:
             self.warnings.add(path, f"as it was before: {reason}")
         else:
             self._index.pop(path, None)
-            self._leave_out(path, reason)
+            self.warnings.add(path, f"left out: {reason}")
 
     # what is sent
 
@@ -321,15 +341,22 @@ class Scanner:
                 self._read(folder, name, path, keep=True)
         except database.NotCopied as error:
             self._keep_last(path, str(error))
-        except OSError as error:
+        except FileNotFoundError:
             self._index.pop(path, None)
-            if not isinstance(error, FileNotFoundError):
-                self._leave_out(path, _reason(error))
+        except OSError as error:
+            self._keep_last(path, _reason(error))
         return dict(_places(path, self._index[path])) if path in self._index else {}
 
     def give_up(self, path: str) -> None:
         """Have a file as it was stored last: it changes faster than it can be sent."""
         self._keep_last(path, "it changes all the time")
+
+
+def _parts(path: str) -> Iterator[str]:
+    """A path and the folders above it."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
 
 
 def _order(place: str) -> bytes:
