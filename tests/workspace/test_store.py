@@ -63,12 +63,12 @@ async def test_a_check_that_the_store_can_be_written_leaves_nothing_in_it(store:
 async def test_a_storage_that_replaces_what_is_only_to_be_created_cannot_be_used(
     store: WorkspaceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = obstore.put_async
+    put = obstore.put
 
-    async def replaces(*words: Any, **options: Any) -> Any:
-        return await put(*words, **options | {"mode": "overwrite"})
+    def replaces(*words: Any, **options: Any) -> Any:
+        return put(*words, **options | {"mode": "overwrite"})
 
-    monkeypatch.setattr(obstore, "put_async", replaces)
+    monkeypatch.setattr(obstore, "put", replaces)
     with pytest.raises(WorkspacesUnavailable, match="no conditional writes"):
         await store.check_writable()
 

@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from agent_runs.pod.sidecar.workspace.scan import BLOCK
@@ -283,4 +283,8 @@ def test_a_step_that_ends_while_the_folders_are_read_is_whole_in_the_checkpoint(
 
 def reads(process: int, file: Path) -> bool:
     """Whether it has this file open."""
-    return any(link.exists() and link.samefile(file) for link in Path(f"/proc/{process}/fd").iterdir())
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if link.samefile(file):
+                return True
+    return False
