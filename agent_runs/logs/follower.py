@@ -67,6 +67,8 @@ class FollowTiming:
         unreadable_timeout: how long the log of an ended container may be unreadable before its rest counts as lost.
             Also how long missing frames are requested while the sidecar cannot be reached, and how long an ended
             agent's last frame is awaited while nothing comes.
+        last_checkpoint_timeout: how long that frame is awaited while the sidecar of a carried workspace answers, which
+            sends the last checkpoint first.
         backfill_timeout: how long missing frames are requested while the sidecar answers but does not have them.
         last_frame_delay: how long a connection may bring nothing after the agent's end before the rest is requested
             from the sidecar; doubles, up to `max_pause`.
@@ -79,6 +81,7 @@ class FollowTiming:
     rotated_idle_timeout: timedelta = timedelta(seconds=15)
     poll_interval: timedelta = timedelta(seconds=1)
     unreadable_timeout: timedelta = timedelta(minutes=2)
+    last_checkpoint_timeout: timedelta = timedelta(minutes=15)
     backfill_timeout: timedelta = timedelta(seconds=10)
     last_frame_delay: timedelta = timedelta(seconds=1)
 
@@ -153,10 +156,11 @@ class Follower:
         self._watch_task: asyncio.Task[None] | None = None
         self._agent_ended = False  # as the watch shows, or the status
         self._sidecar = ContainerState()  # as last read
-        self._is_finishing = False
+        self._is_finishing = self._sidecar_answers = False
         self._waiting: asyncio.Timeout | None = None  # while a piece of the log is awaited
         self._last_frame_delay = self._timing.last_frame_delay
         self._progressed_at: float | None = None  # after the agent's end
+        self._answered_at = 0.0
         self.termination: Termination | None = None
         self.ended_early = False
         self.silent_node: tuple[str, datetime | None] | None = None
@@ -322,10 +326,12 @@ class Follower:
         """Whether the last frame is in, also by the sidecar's answer, or has been awaited for too long."""
         now = asyncio.get_running_loop().time()
         if await self._backfill_tail() or read.progressed or self._progressed_at is None:
-            self._progressed_at = now
+            self._progressed_at = self._answered_at = now
         if self.last_frame is not None:
             return True
-        if now - self._progressed_at < self._timing.unreadable_timeout.total_seconds():
+        if self._sidecar_answers and now - self._progressed_at < self._timing.last_checkpoint_timeout.total_seconds():
+            self._answered_at = now
+        if now - self._answered_at < self._timing.unreadable_timeout.total_seconds():
             return False
         log.warning("log.last_frame_missed", pod=self._pod.name)
         return True
@@ -481,7 +487,8 @@ class Follower:
         missing = self._log.open_tail(TAIL_FRAMES)
         if missing is None:
             return False
-        await self._request_replay(missing)
+        answered = await self._request_replay(missing)
+        self._sidecar_answers = bool(answered) and self._job.restored is not None
         backfilled_frames = self._log.close_tail() - missing.start
         if backfilled_frames:
             log.info("log.tail_backfilled", pod=self._pod.name, frames=backfilled_frames)

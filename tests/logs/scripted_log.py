@@ -123,7 +123,7 @@ class ScriptedLog:
 
     @asynccontextmanager
     async def watch_pods(self, job: JobRef) -> AsyncIterator[AsyncIterator[list[Pod]]]:
-        assert job == JOB
+        assert job.uid == JOB.uid
         yield self._states()
 
     async def _states(self) -> AsyncIterator[list[Pod]]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent_runs.contracts.errors import ClusterForbidden, ClusterUnavailable, PodLost
-from agent_runs.contracts.messages import PodRef
+from agent_runs.contracts.messages import JobRef, PodRef, Restored
 from agent_runs.contracts.outcome import ContainerEnd, Gap
 from agent_runs.kube.client import Cluster
 from agent_runs.kube.diagnosis import DELETED, JOB_DELETED, Failing
@@ -489,11 +489,11 @@ async def test_waiting_for_output_can_be_interrupted_without_losing_any() -> Non
 # the agent's end, while its sidecar lives on
 
 
-def timed(scripted: ScriptedLog) -> tuple[list[bytes], Follower, float]:
+def timed(scripted: ScriptedLog, job: JobRef = JOB) -> tuple[list[bytes], Follower, float]:
     """The lines, and when following was over, in virtual time."""
 
     async def run() -> tuple[list[bytes], Follower, float]:
-        follower = Follower(scripted, JOB, POD)
+        follower = Follower(scripted, job, POD)
         async with asyncio.timeout(3600), follower:
             lines = [line.data async for batch in follower for line in batch.lines]
         return lines, follower, asyncio.get_running_loop().time()
@@ -562,6 +562,30 @@ def test_a_last_frame_that_never_comes_is_awaited_for_two_minutes() -> None:
     assert follower.last_frame is None
     assert follower.end is not None
     assert follower.end.exit_code == 0
+
+
+CARRIED = JOB.model_copy(
+    update={"restored": Restored(number=1, attempt=0, steps=0, at=datetime(2026, 1, 1, tzinfo=UTC))}
+)
+
+
+def test_a_sidecar_that_sends_the_last_checkpoint_is_awaited_while_it_answers() -> None:
+    scripted = ScriptedLog(Log(WITHOUT_LAST), [(None, OPEN)], [ENDED])
+    scripted.watched, scripted.answers = [[ENDED]], [*[b""] * 60, REST]
+    lines, follower, at = timed(scripted, CARRIED)
+    assert lines == EXPECTED
+    assert follower.last_frame is not None
+    assert 300 <= at <= 900
+
+
+@pytest.mark.parametrize(("answer", "least", "most"), [(b"", 1000, 1060), (ExecFailed("", status=500), 120, 135)])
+def test_a_last_checkpoint_is_not_awaited_for_ever(answer: bytes | ExecFailed, least: int, most: int) -> None:
+    scripted = ScriptedLog(Log(WITHOUT_LAST), [(None, OPEN)], [ENDED])
+    scripted.watched, scripted.answers = [[ENDED]], [answer]
+    lines, follower, at = timed(scripted, CARRIED)
+    assert lines == EXPECTED
+    assert least <= at <= most
+    assert follower.last_frame is None
 
 
 def test_the_agents_end_is_noticed_after_the_watch_has_failed() -> None:

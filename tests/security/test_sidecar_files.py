@@ -122,6 +122,7 @@ PLACES = {
     "workspace.database.copy": OWN,
     "workspace.folders.opened": WORKSPACE,
     "workspace.keeper.main": SECRET,
+    "workspace.keeping.Keeping.__init__": SECRET,
     "workspace.restore._Root.write": WORKSPACE,
     "workspace.restore._has": WORKSPACE,
     "workspace.restore._made": WORKSPACE,

@@ -43,7 +43,7 @@ from agent_runs.pod.sidecar.output import Output
 from agent_runs.pod.sidecar.runner import Runner
 from agent_runs.pod.sidecar.upstream import UPSTREAM, Upstream
 from agent_runs.pod.sidecar.watching import Watch
-from agent_runs.pod.sidecar.workspace.keeping import Keeping
+from agent_runs.pod.sidecar.workspace.keeping import CUT_OFF, TOO_SLOW, Keeping
 
 READY, NO_ADDRESS = "ready", "none"
 NOT_DRIVEN = "the command line of OpenCode takes no message while it works"
@@ -260,14 +260,14 @@ class Sidecar:
         if self._keeping is None:
             return
         self._keeping.end()
-        end = None
+        end, error, stopped = time.monotonic() + self._keeping.last_seconds, TOO_SLOW, False
         while not self._keeping.has_ended:
-            if self._stop_requested:
-                end = end or time.monotonic() + STOPPED_SECONDS
-            if end is not None and time.monotonic() > end:
-                self._keeping.kill()
+            if self._stop_requested and not stopped:
+                end, error, stopped = min(end, time.monotonic() + STOPPED_SECONDS), CUT_OFF, True
+            if (left := end - time.monotonic()) <= 0:
+                self._keeping.kill(error)
                 break
-            self._wait(LOOK_SECONDS if end is None else max(min(end - time.monotonic(), LOOK_SECONDS), 0))
+            self._wait(min(left, LOOK_SECONDS))
 
     def _last_frame(self) -> bytes:
         result = self._runner.result

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +120,22 @@ def test_a_deleted_pod_does_not_wait_for_a_store_that_is_away(runner: Runner, ru
     _, workspace = ended(running)
     assert time.monotonic() - began < 10, "Kubernetes would have killed the sidecar"
     assert (workspace["number"], workspace["steps"], workspace["error"]["code"]) == (1, 1, "cut_off")
+
+
+def test_a_last_checkpoint_that_takes_too_long_is_named(runner: Runner, pod: Pod, run: Run, service: Service) -> None:
+    runner.sidecar.workspace = pod.config(interval=0, last_sec=1)
+    running = runner.start("sh", "-c", AGENT)
+    await_checkpoints(run, 1)
+    released = threading.Event()
+
+    def hold(_: str) -> None:
+        released.wait(60)
+
+    service.before = hold
+    go(pod)
+    _, workspace = ended(running)
+    released.set()
+    assert (workspace["number"], workspace["steps"], workspace["error"]["code"]) == (1, 1, "too_slow")
 
 
 def test_steps_that_a_keeper_has_no_time_to_read_do_not_hide_the_end(pod: Pod) -> None:

@@ -16,8 +16,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agent_runs.pod.sidecar.workspace.scan import TRIES, Scanner
-from agent_runs.pod.sidecar.workspace.store import FENCED, MISSING, RETRY_SECONDS, UNAVAILABLE, Refused, Store
+from agent_runs.pod.sidecar.workspace.scan import EMPTY, TRIES, Scanner
+from agent_runs.pod.sidecar.workspace.store import (
+    FENCED,
+    MISSING,
+    NOTHING_STORED,
+    RETRY_SECONDS,
+    UNAVAILABLE,
+    Refused,
+    Store,
+)
 
 INTERVAL = 10.0
 """Seconds from one checkpoint to the next."""
@@ -134,7 +142,12 @@ class Keeper:
 
     def _stored_tree(self) -> bytes:
         """With which the pod began, or which an earlier keeper has stored."""
-        return self._store.tree(0)
+        try:
+            return self._store.tree(0)
+        except Refused as refused:
+            if refused.code != NOTHING_STORED:
+                raise
+            return EMPTY
 
     def _send(self) -> int:
         """Send what the store lacks of the tree. A file that changes meanwhile is read again, a few times."""

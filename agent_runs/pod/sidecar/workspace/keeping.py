@@ -18,6 +18,10 @@ _STEP = re.compile(rb'^\s*\{\s*"type"\s*:\s*"step_finish"([^\n]*)', re.MULTILINE
 _SESSION = re.compile(rb'"sessionID"\s*:\s*"([\w-]{1,128})"')
 FAILED = {"code": "keeper_failed", "message": "the process that sends the workspace died, and so did the next ones"}
 CUT_OFF = {"code": "cut_off", "message": "the pod was to end before the workspace was sent"}
+TOO_SLOW = {"code": "too_slow", "message": "the last checkpoint was not taken in time"}
+LAST_SECONDS = 600.0
+"""For all that is still to be sent when the agent has ended, if the configuration does not say so. The worker waits
+longer for the last frame (`FollowTiming.last_checkpoint_timeout`)."""
 
 
 class Steps:
@@ -53,12 +57,15 @@ class Keeping:
         config: the file that it reads.
 
     Attributes:
+        last_seconds: for which the end may take.
         file: readable when it has written something.
         has_ended: it has taken the last checkpoint, or nobody can.
     """
 
     def __init__(self, config: str) -> None:
         self._config, self._program = os.path.abspath(config), os.path.abspath(sys.argv[0])
+        with open(config) as known:
+            self.last_seconds = float(json.load(known).get("last_sec", LAST_SECONDS))
         self._read_by_it, self._commands = os.pipe2(os.O_CLOEXEC)
         self.file, self._written = os.pipe2(os.O_CLOEXEC)
         for file in (self._commands, self.file):
@@ -126,14 +133,14 @@ class Keeping:
             self.has_ended = True
             self._last = {**self._last, "error": FAILED}
 
-    def kill(self) -> None:
-        """End it, whatever it does."""
+    def kill(self, error: dict[str, str] = CUT_OFF) -> None:
+        """End it, whatever it does. `error` says why."""
         if self._process:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
             self._process = 0
             self.take()
-            self._last = {**self._last, "error": CUT_OFF}
+            self._last = {**self._last, "error": error}
 
     @property
     def last(self) -> dict[str, Any]:

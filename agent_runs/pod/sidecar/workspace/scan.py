@@ -33,7 +33,7 @@ COPIES = 16
 NAMED = 20
 """Things that were left out and are named."""
 NAME_LIMIT, REASON_LIMIT = 120, 200
-_EMPTY = b'{"entries":[]}'
+EMPTY = b'{"entries":[]}'
 _SIGNATURE = struct.Struct("<QQQqqIQQq")
 
 
@@ -85,7 +85,7 @@ class Scanner:
     """
 
     def __init__(
-        self, roots: Mapping[str, str], ignore: Sequence[str] = (), stored: Callable[[], bytes] = lambda: _EMPTY
+        self, roots: Mapping[str, str], ignore: Sequence[str] = (), stored: Callable[[], bytes] = lambda: EMPTY
     ) -> None:
         self._roots = {place: roots[place] for place in sorted(roots, key=_order)}
         self._ignored = re.compile("|".join(ignore), re.DOTALL) if ignore else None

@@ -26,6 +26,7 @@ RETRY_SECONDS = 120.0
 MAX_ANSWER = 128 * 1024 * 1024
 MAX_TEXT = 300
 UNAVAILABLE, FENCED, MISSING, DAMAGED = "unavailable", "fenced", "missing", "damaged"
+NOTHING_STORED = "no_workspace"
 
 
 class Refused(Exception):
