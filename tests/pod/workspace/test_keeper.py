@@ -1,7 +1,9 @@
 """The process that takes checkpoints."""
 
 import os
+import select
 import shutil
+import signal
 import sqlite3
 import threading
 import time
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from agent_runs.pod.sidecar.workspace.scan import BLOCK
 from agent_runs.workspace.tree import digest
-from tests.pod.workspace.pods import Pod
+from tests.pod.workspace.pods import Keeper, Pod
 from tests.pod.workspace.service import Run, Service
 
 
@@ -268,20 +270,31 @@ def test_a_step_that_ends_while_the_folders_are_read_is_whole_in_the_checkpoint(
     with (pod.workspace / "large").open("wb") as large:
         large.truncate(1000 * BLOCK)
     keeper = pod.keeper()
-    keeper.tell("step 1 ses_1")
-    while not reads(keeper.process.pid, pod.workspace / "large"):
-        time.sleep(0.001)
+    while not is_read(pod.workspace / "large", keeper):  # it may have been faster than this process
+        pass
+    keeper.process.send_signal(signal.SIGSTOP)
     (pod.session / "a").write_bytes(b"two")  # which was read before
     (pod.workspace / "z").write_bytes(b"two")
     keeper.tell("step 2 ses_1")
+    keeper.process.send_signal(signal.SIGCONT)
     assert keeper.line()["steps"] == 2
-    (record,) = run.ledger().values()
+    record = list(run.ledger().values())[-1]
     assert {"session/opencode/a", "workspace/z"} < set(run.tree(max(run.ledger())))
     assert record.steps == 2
 
 
-def reads(process: int, file: Path) -> bool:
-    """Whether it has this file open."""
+def is_read(file: Path, keeper: Keeper) -> bool:
+    """Begins a checkpoint; true when it reads this file, false when it has ended before that was seen."""
+    os.utime(file)
+    keeper.tell("step 1 ses_1")
+    while not has_open(keeper.process.pid, file):
+        if select.select([keeper.process.stdout], [], [], 0)[0]:
+            keeper.line()
+            return False
+    return True
+
+
+def has_open(process: int, file: Path) -> bool:
     for link in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             if link.samefile(file):
