@@ -128,7 +128,7 @@ describe("a worker checks the agent's configuration", () => {
     vi.stubEnv("PAPERCLIP_HOME", "/srv");
     const [found] = (await tested({ model: "fake/model" })).checks.filter(({ level }) => level === "error");
     expect(found?.message).toMatch(
-      /^context\.paperclipWorkspace\.cwd must be below \/paperclip.*PAPERCLIP_HOME.*ephemeral/,
+      /^context\.paperclipWorkspace\.cwd must be below \/paperclip.*AGENT_RUNS_WORKSPACE_STORE.*ephemeral/,
     );
     expect(levels(await tested({ model: "fake/model", workspace: "ephemeral" })).agent_configuration).toBeUndefined();
   });
