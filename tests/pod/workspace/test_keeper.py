@@ -287,6 +287,7 @@ def is_read(file: Path, keeper: Keeper) -> bool:
     """Begins a checkpoint; true when it reads this file, false when it has ended before that was seen."""
     os.utime(file)
     keeper.tell("step 1 ses_1")
+    assert keeper.process.stdout
     while not has_open(keeper.process.pid, file):
         if select.select([keeper.process.stdout], [], [], 0)[0]:
             keeper.line()
